@@ -1,0 +1,217 @@
+"""Records as Arrow, pandas and Polars data."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import CorruptionError, LimitError, MissingExtraError
+from tailrace.records import decode_headers
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from tailrace.disk.columns import Columns, Part
+
+# What 32-bit offsets can reach within one array.
+_ARRAY_BYTES_MAX = (1 << 31) - 1
+_INT32 = Struct("<i")
+_INT64 = Struct("<q")
+
+
+def require(module: str, extra: str) -> Any:
+    """Import an optional package, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise MissingExtraError(f'This needs {package}: pip install "tailrace[{extra}]"', extra=extra) from None
+
+
+def pyarrow() -> Any:
+    return require("pyarrow", "arrow")
+
+
+@cache
+def schema() -> Any:
+    """The schema of every batch: one row a record."""
+    pa = pyarrow()
+    return pa.schema(
+        [
+            ("topic", pa.dictionary(pa.int32(), pa.string())),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        ]
+    )
+
+
+def batch_to_arrow(parts: Sequence[Part]) -> Any:
+    """One pyarrow.RecordBatch of all parts; the bytes of a single uncompressed frame are shared, not copied."""
+    pa = pyarrow()
+    parts = [part for part in parts if part.first < part.stop]
+    if not parts:
+        return pa.RecordBatch.from_pylist([], schema=schema())
+    if sum(part.columns.value_blob.nbytes + part.columns.key_blob.nbytes for part in parts) > _ARRAY_BYTES_MAX:
+        hint = "Nothing is wrong with the records; read them in smaller batches: batches(max_records=...)."
+        raise LimitError("One Arrow batch holds 2 GiB at most.", hint=hint)
+    counts = [part.stop - part.first for part in parts]
+    count = sum(counts)
+    topics = list(dict.fromkeys(part.topic for part in parts))
+    code_of = {topic: code for code, topic in enumerate(topics)}
+    codes = b"".join([_INT32.pack(code_of[part.topic]) * size for part, size in zip(parts, counts, strict=True)])
+    numbers = b"".join([_INT32.pack(part.partition) * size for part, size in zip(parts, counts, strict=True)])
+    topic_type, partition_type, _, time_type, key_type, _, headers_type = schema().types
+    if any(part.columns.key_offsets is not None for part in parts):
+        keys = _joined([_key_array(part) for part in parts])
+    else:
+        keys = pa.nulls(count, key_type)
+    if any(part.columns.header_offsets is not None for part in parts):
+        headers = _joined([_header_array(part) for part in parts])
+    else:
+        headers = pa.nulls(count, headers_type)
+    arrays = [
+        pa.DictionaryArray.from_arrays(_fixed(partition_type, count, codes), pa.array(topics, topic_type.value_type)),
+        _fixed(partition_type, count, numbers),
+        _joined([*_offset_arrays(parts)]),
+        _fixed(time_type, count, _times(parts)),
+        keys,
+        _joined([_value_array(part) for part in parts]),
+        headers,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+def reader(batches: Iterable[Any]) -> Any:
+    """A pyarrow.RecordBatchReader that pulls record batches one by one."""
+    return pyarrow().RecordBatchReader.from_batches(schema(), batches)
+
+
+def to_pandas(source: Any) -> Any:
+    """A pandas.DataFrame of a Table or a RecordBatchReader."""
+    pyarrow()
+    require("pandas", "pandas")
+    return _table(source).to_pandas()
+
+
+def to_polars(source: Any) -> Any:
+    """A polars.DataFrame of a Table or a RecordBatchReader."""
+    pyarrow()
+    return require("polars", "polars").from_arrow(_table(source))
+
+
+def _fixed(kind: Any, count: int, data: ReadableBuffer) -> Any:
+    pa = pyarrow()
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)], null_count=0)
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pyarrow().concat_arrays(arrays)
+
+
+def _offset_arrays(parts: Sequence[Part]) -> Iterator[Any]:
+    """Offsets of all parts; neighbours without a gap between them become one array."""
+    pa = pyarrow()
+    start = stop = 0
+    for part in parts:
+        columns = part.columns
+        base = columns.base_offset
+        if columns.offsets is None and base + part.first == stop:
+            stop = base + part.stop
+            continue
+        if start < stop:
+            yield _range(start, stop)
+        start = stop = 0
+        if columns.offsets is None:
+            start, stop = base + part.first, base + part.stop
+        else:
+            relative = _fixed(pa.int32(), part.stop - part.first, columns.offsets[part.first : part.stop])
+            yield require("pyarrow.compute", "arrow").add(relative.cast(pa.int64()), base)
+    if start < stop:
+        yield _range(start, stop)
+
+
+def _range(start: int, stop: int) -> Any:
+    pa = pyarrow()
+    if hasattr(pa, "arange"):
+        return pa.arange(start, stop)
+    # Versions of pyarrow before 21 have no arange.
+    return _fixed(pa.int64(), stop - start, array("q", range(start, stop)))
+
+
+def _times(parts: Sequence[Part]) -> ReadableBuffer:
+    pieces: list[ReadableBuffer] = []
+    for part in parts:
+        columns, count = part.columns, part.stop - part.first
+        times = columns.times
+        if isinstance(times, int):
+            pieces.append(_INT64.pack(times) * count)
+        elif times.itemsize == 8:
+            pieces.append(times[part.first : part.stop])
+        else:
+            pa = pyarrow()
+            deltas = _fixed(pa.int32(), count, times[part.first : part.stop]).cast(pa.int64())
+            sums = require("pyarrow.compute", "arrow").add(deltas, columns.time_base)
+            pieces.append(sums.buffers()[1][: 8 * count])
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _value_array(part: Part) -> Any:
+    columns = part.columns
+    return _binary_array(part, columns.value_offsets, columns.value_blob, columns.value_valid)
+
+
+def _key_array(part: Part) -> Any:
+    columns = part.columns
+    if columns.key_offsets is None:
+        return pyarrow().nulls(part.stop - part.first, pyarrow().binary())
+    return _binary_array(part, columns.key_offsets, columns.key_blob, columns.key_valid)
+
+
+def _header_array(part: Part) -> Any:
+    """Headers as lists; each distinct set of headers is decoded once."""
+    columns, headers_type = part.columns, schema().field("headers").type
+    if columns.header_offsets is None:
+        return pyarrow().nulls(part.stop - part.first, headers_type)
+    encoded = _binary_array(part, columns.header_offsets, columns.header_blob, None).dictionary_encode()
+    try:
+        lists = [decode_headers(stored).multi_items() or None for stored in encoded.dictionary.to_pylist()]
+    except ValueError as error:
+        raise _corrupt(part, error) from None
+    return pyarrow().array(lists, headers_type).take(encoded.indices)
+
+
+def _binary_array(part: Part, offsets: memoryview[int], blob: memoryview, valid: memoryview | None) -> Any:
+    pa = pyarrow()
+    buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(blob)]
+    made = pa.Array.from_buffers(
+        pa.binary(), part.stop - part.first, buffers, null_count=0 if valid is None else -1, offset=part.first
+    )
+    try:
+        # Costs under a nanosecond a record; without it wrong offsets would let Arrow read foreign memory.
+        made.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _corrupt(part, error) from None
+    return made
+
+
+def _corrupt(part: Part, error: Exception) -> CorruptionError:
+    columns: Columns = part.columns
+    return CorruptionError(
+        f"A frame's columns contradict each other: {error}",
+        topic=part.topic,
+        partition=part.partition,
+        first=columns.first_offset,
+        last=columns.last_offset,
+    )
+
+
+def _table(source: Any) -> Any:
+    return source.read_all() if hasattr(source, "read_all") else source

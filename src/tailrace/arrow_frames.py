@@ -1,0 +1,203 @@
+"""Arrow data as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tailrace.arrow import pyarrow, require
+from tailrace.disk import frame
+from tailrace.records import Headers, encode_headers
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+def as_arrow(values: Any) -> Any | None:
+    """An Array, ChunkedArray, RecordBatch or Table over the same memory; None when the object is not Arrow data.
+
+    What speaks Arrow's C interface (Polars, DuckDB, pandas frames) counts as Arrow data.
+    """
+    if type(values).__module__.partition(".")[0] == "pyarrow":
+        return values.read_all() if hasattr(values, "read_all") else values
+    if hasattr(values, "__arrow_c_array__"):
+        return pyarrow().array(values)
+    if hasattr(values, "__arrow_c_stream__"):
+        pa = pyarrow()
+        return pa.table(values) if hasattr(values, "columns") else pa.chunked_array(values)
+    return None
+
+
+def longest(values: Any) -> int:
+    """Bytes of the longest item of a binary or string Array or ChunkedArray."""
+    compute = require("pyarrow.compute", "arrow")
+    return max((compute.max(compute.binary_length(chunk)).as_py() or 0 for chunk in _chunks(values)), default=0)
+
+
+def prepare_arrow(
+    values: Any, keys: Any | None, headers: Any | None, times: Any, codec: int = 0
+) -> list[frame.Prepared]:
+    """What frame.prepare does, from Arrow buffers and without a loop over records.
+
+    values and keys are binary or string Arrays or ChunkedArrays (of any width, dictionaries included), headers is a
+    list of structs or pairs, or encoded bytes; times is one number, or timestamps with a zone, or microseconds.
+    """
+    pa = pyarrow()
+    named = {"value": _binary(values)}
+    if keys is not None:
+        named["key"] = _binary(keys)
+    if headers is not None:
+        named["headers"] = _stored_headers(headers)
+    if not isinstance(times, int):
+        named["time"] = _microseconds(times)
+    for name, column in named.items():
+        if len(column) != len(named["value"]):
+            raise ValueError(f"There are {len(named['value'])} values but {len(column)} in {name}.")
+    frames: list[frame.Prepared] = []
+    for batch in pa.table(named).combine_chunks().to_batches():
+        if batch.num_rows:
+            frames += _prepare_batch(dict(zip(batch.schema.names, batch.columns, strict=True)), times, codec)
+    return [each._replace(flags=each.flags | frame.MORE) for each in frames[:-1]] + frames[-1:]
+
+
+def _chunks(values: Any) -> list[Any]:
+    return list(values.chunks) if hasattr(values, "chunks") else [values]
+
+
+def _binary(values: Any) -> Any:
+    """The column as binary or large_binary, its bytes shared where Arrow can."""
+    pa = pyarrow()
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return pa.array(values, pa.binary())
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if kind == pa.large_binary() or kind == pa.large_string():
+        return values.cast(kind).cast(pa.large_binary())
+    names = ("is_binary", "is_string", "is_fixed_size_binary", "is_null", "is_binary_view", "is_string_view")
+    if any(getattr(pa.types, name, lambda kind: False)(kind) for name in names):
+        return values.cast(kind).cast(pa.binary())
+    raise TypeError(f"An Arrow column of {values.type} cannot be stored: binary or string is needed, or use json=.")
+
+
+def _stored_headers(headers: Any) -> Any:
+    pa = pyarrow()
+    if not isinstance(headers, (pa.Array, pa.ChunkedArray)):
+        return pa.array(headers, pa.binary())
+    if pa.types.is_binary(headers.type) or pa.types.is_large_binary(headers.type):
+        return headers
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), pa.binary())
+    return pa.array([encode_headers(_pairs(each)) for each in headers.to_pylist()], pa.binary())
+
+
+def _pairs(headers: Sequence[Any] | None) -> Headers | None:
+    """Headers of one row: a list of structs, or of pairs as a map column gives them."""
+    if not headers:
+        return None
+    pairs = ((each["name"], each["value"]) if isinstance(each, dict) else each for each in headers)
+    return Headers((name, b"" if value is None else value) for name, value in pairs)
+
+
+def _microseconds(times: Any) -> Any:
+    pa = pyarrow()
+    if not isinstance(times, (pa.Array, pa.ChunkedArray)):
+        return pa.array(times, pa.int64())
+    if times.null_count:
+        raise ValueError("A timestamp is null.")
+    if pa.types.is_timestamp(times.type):
+        if times.type.tz is None:
+            raise TypeError("Timestamps need a time zone: cast them to timestamp(us, UTC) first.")
+        # Nanoseconds are cut off, as everything else finer than a microsecond is.
+        return times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+    if pa.types.is_integer(times.type):
+        return times.cast(pa.int64())
+    raise TypeError(f"An Arrow column of {times.type} holds no timestamps.")
+
+
+class _Blob(NamedTuple):
+    """A binary array taken apart; ends are where items end in data, before it where the first one begins."""
+
+    ends: Any
+    data: memoryview
+    # All bits as one number, least significant first; None when there are no nulls.
+    valid: int | None
+
+
+def _blob(items: Any) -> _Blob:
+    pa = pyarrow()
+    valid = None
+    if items.null_count:
+        _, bits = items.is_valid().buffers()
+        at = items.is_valid().offset
+        valid = int.from_bytes(memoryview(bits)[at >> 3 : at + len(items) + 7 >> 3], "little") >> (at & 7)
+        # Arrow lets a null hide bytes, the format does not.
+        items = require("pyarrow.compute", "arrow").fill_null(items, b"")
+    width = pa.int64() if pa.types.is_large_binary(items.type) else pa.int32()
+    _, offsets, data = items.buffers()
+    ends = pa.Array.from_buffers(width, len(items) + 1, [None, offsets], null_count=0, offset=items.offset)
+    return _Blob(ends, memoryview(b"" if data is None else data), valid)
+
+
+def _prepare_batch(batch: dict[str, Any], times: Any, codec: int) -> list[frame.Prepared]:
+    pa = pyarrow()
+    compute = require("pyarrow.compute", "arrow")
+    count = len(batch["value"])
+    if "key" in batch and batch["key"].null_count == count:
+        del batch["key"]
+    if "headers" in batch and not longest(batch["headers"]):
+        del batch["headers"]
+    blobs = {name: _blob(batch[name]) for name in ("key", "headers", "value") if name in batch}
+    weights = blobs["value"].ends.cast(pa.int64())
+    for name in blobs.keys() - {"value"}:
+        weights = compute.add(weights, blobs[name].ends.cast(pa.int64()))
+    sums = memoryview(weights.buffers()[1])[8 * weights.offset : 8 * (weights.offset + count + 1)].cast("q")
+    frames = []
+    for first, stop in frame.cuts(sums):
+        flags, low, high = 0, times, times
+        columns: list[ReadableBuffer] = []
+        if "time" in batch:
+            flags, low, high, column = _time_column(batch["time"].slice(first, stop - first))
+            columns += column
+        for name, present, nulls in (
+            ("key", frame.KEYS, frame.KEY_NULLS),
+            ("headers", frame.HEADERS, 0),
+            ("value", 0, frame.VALUE_NULLS),
+        ):
+            if name in blobs:
+                bitmap, *pieces = _pieces(blobs[name], first, stop)
+                flags |= present
+                if nulls and bitmap:
+                    flags |= nulls
+                    columns.append(bitmap)
+                columns += pieces
+        frames.append(frame.seal(flags, stop - first, columns, low, high, codec))
+    return frames
+
+
+def _pieces(blob: _Blob, first: int, stop: int) -> tuple[bytes, ReadableBuffer, ReadableBuffer]:
+    """Validity bitmap (empty without nulls), offsets from 0 and bytes of the items first to stop."""
+    pa = pyarrow()
+    count = stop - first
+    bitmap = b""
+    if blob.valid is not None:
+        everything = (1 << count) - 1
+        bits = blob.valid >> first & everything
+        bitmap = b"" if bits == everything else bits.to_bytes(count + 7 >> 3, "little")
+    ends = blob.ends.slice(first, count + 1)
+    begin, end = ends[0].as_py(), ends[count].as_py()
+    if begin or ends.type != pa.int32():
+        ends = require("pyarrow.compute", "arrow").subtract(ends, pa.scalar(begin, ends.type)).cast(pa.int32())
+    offsets = ends.buffers()[1][4 * ends.offset : 4 * (ends.offset + count + 1)]
+    return bitmap, offsets, blob.data[begin:end]
+
+
+def _time_column(times: Any) -> tuple[int, int, int, list[ReadableBuffer]]:
+    pa = pyarrow()
+    compute = require("pyarrow.compute", "arrow")
+    low, high = compute.min_max(times).as_py().values()
+    if low == high:
+        return 0, low, high, []
+    flag, width = frame.TIMES_FULL, 8
+    if high - low <= frame.DELTA_MAX:
+        flag, width = frame.TIMES_DELTA, 4
+        times = compute.subtract(times, low).cast(pa.int32())
+    return flag, low, high, [times.buffers()[1][width * times.offset : width * (times.offset + len(times))]]

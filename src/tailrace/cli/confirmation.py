@@ -1,0 +1,31 @@
+"""The question before anything is destroyed."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .failure import Failure
+from .invocation import Invocation
+
+
+def confirm(invocation: Invocation, deed: str) -> None:
+    """Ask whether to do the deed, which names its count; --yes answers, and without a terminal nothing is done."""
+    if invocation.yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(
+            "not-allowed",
+            f"{deed} needs a yes, and there is no terminal to ask.",
+            "Nothing was changed; add --yes to do it, or --dry-run to see what it would do.",
+        )
+    click.echo(f"{deed}? [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Failure("declined", "Nothing was changed.", "Answer y, or add --yes.")
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: 1 record, 2 records."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

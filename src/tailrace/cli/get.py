@@ -1,0 +1,50 @@
+"""`tailrace get`: one record."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .arguments import TOPIC
+from .commands import command as make_command
+from .invocation import Invocation
+from .output import printable, write, write_object
+from .read import write_arrow
+from .rendering import make_renderer, record_object
+
+
+@make_command("get")
+@click.argument("topic", type=TOPIC)
+@click.argument("offset", type=click.IntRange(0))
+@click.option("-p", "--partition", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Partition.")
+@click.option("-F", "--format", "form", metavar="FMT", help="Print as FMT says: '%t[%p]@%o %d %k %v\\n'.")
+@click.pass_obj
+def command(invocation: Invocation, topic: str, offset: int, partition: int, form: str | None) -> None:
+    """Print one record.
+
+    A terminal gets every field; a pipe gets the value and a line feed; -o json gets one object.
+    """
+    format = invocation.format(arrow=True)
+    with invocation.open("read") as log:
+        if format == "arrow":
+            place = {partition: offset}
+            record = log.topic(topic).get(offset, partition)
+            write_arrow(log.topic(topic).read(place, {partition: offset + 1}, partition=partition))
+            return
+        record = log.topic(topic).get(offset, partition)
+    if form is not None or format in ("plain", "csv", "jsonl"):
+        renderer = make_renderer(invocation, form)
+        sys.stdout.buffer.write(renderer.begin + renderer.render([record]) + renderer.end)
+    elif format == "json":
+        write_object(invocation, record_object(record))
+    else:
+        fields = record_object(record)
+        lines = {
+            **{name: str(fields[name]) for name in ("topic", "partition", "offset", "timestamp")},
+            "key": "-" if record.key is None else printable(record.key),
+            **{f"header {printable(name)}": printable(data) for name, data in record.headers.items()},
+            "value": "(tombstone)" if record.value is None else printable(record.value),
+        }
+        widest = max(map(len, lines))
+        write("".join(f"{printable(name).ljust(widest)}  {printable(text)}\n" for name, text in lines.items()))

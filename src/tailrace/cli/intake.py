@@ -1,0 +1,325 @@
+"""Input: files and pipes of any size as batches of entries, each entry a record to be appended."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator, Sequence
+from time import time_ns
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from .arguments import parse_time
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+# One batch is one append, whole or absent: large enough for one sync to cost little, small enough for memory.
+BATCH_BYTES_MAX = 4 << 20
+BATCH_ENTRIES_MAX = 65_536
+# No record is larger, so that a longer line or file is refused before it fills the memory.
+ENTRY_BYTES_MAX = 64 << 20
+# A pipe is read on for so long before what has come is appended.
+_LINGER_SECONDS = 0.005
+_READ_BYTES = 1 << 18
+
+
+class Entry(NamedTuple):
+    """A record to be appended; None for the time is now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: dict[str, bytes] | None = None
+    timestamp: datetime | int | None = None
+
+
+class BadLine(NamedTuple):
+    """A line that is no record, and why."""
+
+    line: int
+    reason: str
+
+
+class Batch(NamedTuple):
+    """What one stretch of input holds; `line` is the last line of it."""
+
+    entries: list[Entry]
+    bad: list[BadLine]
+    line: int
+
+
+# Makes an entry of a line, or raises ValueError with the reason.
+Parse = Callable[[bytes], Entry | None]
+
+
+def read_lines(stream: IO[bytes], parse: Parse, first_line: int = 1, *, lenient: bool = False) -> Iterator[Batch]:
+    """Batches of lines from `first_line` on; a slow pipe gives what it has. Unless lenient, a bad line is the last."""
+    line = 0
+    for texts in _complete_lines(stream):
+        entries: list[Entry] = []
+        bad: list[BadLine] = []
+        for text in texts:
+            line += 1
+            if line < first_line:
+                continue
+            try:
+                if len(text) > ENTRY_BYTES_MAX:
+                    raise ValueError(f"it is longer than {ENTRY_BYTES_MAX} bytes")
+                entry = parse(text)
+            except (ValueError, RecursionError) as error:
+                bad.append(BadLine(line, str(error)))
+                if not lenient:
+                    yield Batch(entries, bad, line)
+                    return
+            else:
+                if entry is not None:
+                    entries.append(entry)
+        if line >= first_line:
+            yield Batch(entries, bad, line)
+
+
+def read_rows(
+    stream: IO[bytes], key_field: str | None, first_line: int = 1, *, lenient: bool = False
+) -> Iterator[Batch]:
+    """Batches of CSV rows under a line of names: each row is a JSON object of texts. Unless lenient, a bad is the last."""
+    import csv
+
+    lines = (text.decode("utf-8", "surrogateescape") + "\n" for texts in _complete_lines(stream) for text in texts)
+    csv.field_size_limit(ENTRY_BYTES_MAX)
+    rows = csv.reader(lines, strict=True)
+    names = _csv_names(rows, key_field)
+    entries: list[Entry] = []
+    bad: list[BadLine] = []
+    size = 0
+    while True:
+        line = rows.line_num + 1
+        try:
+            row = next(rows)
+            if row and line >= first_line:
+                entries.append(_csv_entry(names, row, key_field))
+                size += sum(map(len, row))
+        except StopIteration:
+            break
+        except (csv.Error, ValueError) as error:
+            if line >= first_line:
+                bad.append(BadLine(line, str(error)))
+                if not lenient:
+                    break
+        if size >= BATCH_BYTES_MAX or len(entries) + len(bad) >= BATCH_ENTRIES_MAX:
+            yield Batch(entries, bad, rows.line_num)
+            entries, bad, size = [], [], 0
+    yield Batch(entries, bad, rows.line_num)
+
+
+def parse_values(values: Sequence[bytes], parse: Parse) -> Batch:
+    """Values that were given as arguments, counted as lines; one bad value leaves no entries."""
+    entries: list[Entry] = []
+    for number, value in enumerate(values, 1):
+        try:
+            entry = parse(value)
+        except (ValueError, RecursionError) as error:
+            return Batch([], [BadLine(number, str(error))], number)
+        if entry is not None:
+            entries.append(entry)
+    return Batch(entries, [], len(values))
+
+
+def read_whole(stream: IO[bytes], key: bytes | None) -> Entry:
+    """Everything as one record, byte for byte."""
+    parts = []
+    room = ENTRY_BYTES_MAX + 1
+    while room and (part := stream.read(min(room, _READ_BYTES))):
+        parts.append(part)
+        room -= len(part)
+    return Entry(b"".join(parts), key)
+
+
+def line_parser(key: bytes | None, key_field: str | None) -> Parse:
+    """A line is a value; with a key field it is a JSON object that has it."""
+    if key_field is None:
+        return lambda text: Entry(text, key)
+    return lambda text: Entry(text, _field_key(_load(text), key_field))
+
+
+def json_parser(key_field: str | None) -> Parse:
+    """A line is JSON and is stored as it stands; blank lines are passed over."""
+
+    def parse(text: bytes) -> Entry | None:
+        text = text.strip()
+        if not text:
+            return None
+        loaded = _load(text)
+        return Entry(text, None if key_field is None else _field_key(loaded, key_field))
+
+    return parse
+
+
+def record_parser(key: bytes | None, key_field: str | None) -> Parse:
+    """A line is a record as `read -o jsonl` prints it: value or value_base64, key, headers, timestamp."""
+
+    def parse(text: bytes) -> Entry | None:
+        if not text.strip():
+            return None
+        fields = _load(text)
+        if not isinstance(fields, dict) or not ("value" in fields or "value_base64" in fields):
+            raise ValueError('it has no "value"; --lines stores whole lines')
+        value = _data(fields, "value")
+        own_key = _data(fields, "key") if key is None else key
+        if key_field is not None:
+            own_key = _field_key(_load(value or b""), key_field)
+        return Entry(value, own_key, _headers(fields), _timestamp(fields.get("timestamp")))
+
+    return parse
+
+
+class Columns(NamedTuple):
+    """The entries of a batch as Topic.extend() takes them."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+    headers: list[dict[str, bytes] | None] | None
+    timestamps: list[datetime | int] | None
+
+
+def columns(entries: Sequence[Entry]) -> Columns:
+    """Column by column, None for one that no entry has."""
+    values, keys, headers, timestamps = (list(column) for column in zip(*entries, strict=True))
+    now = time_ns() // 1_000
+    return Columns(
+        values,
+        keys if any(key is not None for key in keys) else None,
+        headers if any(headers) else None,
+        [now if each is None else each for each in timestamps] if any(each is not None for each in timestamps) else None,
+    )
+
+
+def _complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Lines without their line feeds, as many as have come; the last may lack its own."""
+    pending: list[bytes] = []
+    pending_bytes = 0
+    for chunk in _chunks(stream):
+        head, feed, tail = chunk.rpartition(b"\n")
+        if feed:
+            texts = (b"".join(pending) + head).split(b"\n")
+            for start in range(0, len(texts), BATCH_ENTRIES_MAX):
+                yield texts[start : start + BATCH_ENTRIES_MAX]
+            pending, pending_bytes = [], 0
+        if tail and pending_bytes <= ENTRY_BYTES_MAX:
+            # Of a line that is too long only enough is kept to tell so.
+            pending.append(tail)
+            pending_bytes += len(tail)
+    if pending:
+        yield [b"".join(pending)]
+
+
+def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    """What the stream has, up to a batch at a time, without waiting for a batch to fill."""
+    try:
+        number = stream.fileno()
+    except OSError:
+        while chunk := stream.read(BATCH_BYTES_MAX):
+            yield chunk
+        return
+    while True:
+        parts = [os.read(number, _READ_BYTES)]
+        size = len(parts[0])
+        while parts[-1] and size < BATCH_BYTES_MAX and select.select([number], [], [], _LINGER_SECONDS)[0]:
+            parts.append(os.read(number, _READ_BYTES))
+            size += len(parts[-1])
+        if size:
+            yield b"".join(parts)
+        if not parts[-1]:
+            return
+
+
+def _load(text: bytes) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg} at column {error.colno}") from None
+
+
+def _field_key(loaded: Any, name: str) -> bytes | None:
+    if not isinstance(loaded, dict) or name not in loaded:
+        raise ValueError(f"it has no field {name!r} for the key")
+    return _as_data(loaded[name])
+
+
+def _as_data(value: Any) -> bytes | None:
+    """Text as UTF-8, null as no data, anything else as JSON without spaces."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        import json
+
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    assert isinstance(value, str)
+    return value.encode()
+
+
+def _data(fields: dict[str, Any], name: str) -> bytes | None:
+    encoded = fields.get(name + "_base64")
+    if encoded is None:
+        return _as_data(fields.get(name))
+    if fields.get(name) is not None:
+        raise ValueError(f'it has both "{name}" and "{name}_base64"')
+    return _from_base64(encoded, name + "_base64")
+
+
+def _from_base64(encoded: Any, name: str) -> bytes:
+    from base64 import b64decode
+
+    try:
+        return b64decode(encoded, validate=True)
+    except (ValueError, TypeError):
+        raise ValueError(f'"{name}" is not base64') from None
+
+
+def _headers(fields: dict[str, Any]) -> dict[str, bytes] | None:
+    plain, encoded = fields.get("headers") or {}, fields.get("headers_base64") or {}
+    if not isinstance(plain, dict) or not isinstance(encoded, dict):
+        raise ValueError('"headers" is not an object')
+    headers = {name: _from_base64(value, f"headers_base64.{name}") for name, value in encoded.items()}
+    for name, value in plain.items():
+        if not isinstance(value, str):
+            raise ValueError(f"the header {name!r} is not a text")
+        headers[name] = value.encode()
+    return headers or None
+
+
+def _timestamp(value: Any) -> datetime | int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if not isinstance(value, str):
+        raise ValueError('"timestamp" is not a time')
+    moment = parse_time(value)
+    if not isinstance(moment, int) and moment.utcoffset() is None:
+        raise ValueError(f'"timestamp" {value!r} has no zone: write {value + "Z"!r} for UTC')
+    return moment
+
+
+def _csv_names(rows: Iterator[list[str]], key_field: str | None) -> list[str]:
+    names = next(rows, [])
+    if names:
+        names[0] = names[0].removeprefix("\ufeff")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"The CSV names the column {repeated[0]!r} twice.")
+    if names and key_field is not None and key_field not in names:
+        raise ValueError(f"The CSV has no column {key_field!r} for the key: it has {', '.join(names)}.")
+    return names
+
+
+def _csv_entry(names: list[str], row: list[str], key_field: str | None) -> Entry:
+    import json
+
+    if len(row) != len(names):
+        raise ValueError(f"it has {len(row)} columns, not {len(names)}")
+    try:
+        value = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it is not UTF-8") from None
+    return Entry(value, None if key_field is None else row[names.index(key_field)].encode())

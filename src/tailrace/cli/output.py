@@ -1,0 +1,215 @@
+"""Output: tables, plain rows, JSON and CSV on stdout, and a progress line on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from .invocation import Invocation
+
+# Controls, line separators and marks of direction: each could rewrite what a terminal shows.
+_CODES = (*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SHORT = {9: "\\t", 10: "\\n", 13: "\\r"}
+_ESCAPES = {code: _SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}") for code in _CODES}
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code >= 0x7F}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_PROGRESS_SECONDS = 0.1
+
+
+def printable(data: bytes | str | None) -> str:
+    """Text that is safe on a terminal: controls and bytes that are not UTF-8 are escaped."""
+    if data is None:
+        return ""
+    text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
+    if text.isprintable() and text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").translate(_ESCAPES)
+
+
+def display_width(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def clip(text: str, columns: int | None) -> str:
+    """The text cut to so many columns, with a mark where it was cut; None leaves it whole."""
+    if columns is None or (len(text) <= columns and display_width(text) <= columns):
+        return text
+    kept = text[: max(columns - 1, 0)]
+    while kept and display_width(kept) > columns - 1:
+        kept = kept[:-1]
+    return kept + "…"
+
+
+def terminal_columns() -> int | None:
+    """Columns of the terminal that stdout is, None for a pipe."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
+def human_size(size: float) -> str:
+    """Bytes in three digits and a binary unit."""
+    unit = 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size /= 1024
+        unit += 1
+    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 99.5 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def human_cell(name: str, value: Any) -> str:
+    """A value for people, by the name of its field."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)) and "bytes" in name:
+        return human_size(value) + ("/s" if name.endswith("per_second") else "")
+    if isinstance(value, (int, float)) and (name.endswith("_us") or name == "seconds"):
+        return f"{value / 1000:,.3g} ms" if name.endswith("_us") else f"{value:,.3g} s"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int) and name not in ("partition", "offset", "first", "last", "position"):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={plain_cell(each)}" for key, each in value.items())
+    return printable(str(value))
+
+
+def plain_cell(value: Any) -> str:
+    """A value for programs: exact, on one line and without tabs."""
+    if value is None:
+        return ""
+    if isinstance(value, (Mapping, list)):
+        return to_json(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return printable(str(value))
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON on one line, or indented; on a terminal nothing in it can be a control."""
+    import json
+
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return text.translate(_JSON_ESCAPES) if sys.stdout.isatty() else text
+
+
+def write(text: str) -> None:
+    """Text to stdout, as UTF-8 whatever the locale says."""
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+
+
+def write_rows(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """A listing: every row has the same fields in every format."""
+    format = invocation.format()
+    if format == "json":
+        write(to_json([dict(row) for row in rows], 2) + "\n")
+    elif format == "jsonl":
+        write("".join(to_json(row) + "\n" for row in rows))
+    elif format == "csv":
+        write(csv_text([columns, *([plain_cell(row[name]) for name in columns] for row in rows)]))
+    elif format == "plain":
+        write("".join("\t".join(plain_cell(row[name]) for name in columns) + "\n" for row in rows))
+    else:
+        write(table(invocation, columns, rows))
+
+
+def write_object(invocation: Invocation, fields: Mapping[str, Any]) -> None:
+    """One thing: a line a field for people, an object for programs."""
+    format = invocation.format()
+    if format in ("json", "jsonl"):
+        write(to_json(fields, 2 if format == "json" else None) + "\n")
+        return
+    flat = flatten(fields)
+    if format == "csv":
+        write(csv_text([("field", "value"), *((name, plain_cell(value)) for name, value in flat.items())]))
+    elif format == "plain":
+        write("".join(f"{name}\t{plain_cell(value)}\n" for name, value in flat.items()))
+    else:
+        widest = max(map(len, flat), default=0)
+        write("".join(f"{name.ljust(widest)}  {human_cell(name, value)}\n" for name, value in flat.items()))
+
+
+def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of fields under dotted names; a list of mappings counts from 0."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": each for inner, each in flatten(value).items()})
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            flat.update({f"{name}.{inner}": each for inner, each in flatten(dict(zip(map(str, range(len(value))), value, strict=True))).items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def table(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows in aligned columns under their names; numbers stand to the right, and a terminal's edge cuts a line."""
+    cells = [[human_cell(name, row[name]) for name in columns] for row in rows]
+    widths = [max([len(name), *(display_width(line[at]) for line in cells)]) for at, name in enumerate(columns)]
+    right = [any(isinstance(row[name], (int, float)) for row in rows) for name in columns]
+    edge = terminal_columns()
+
+    def line(texts: Sequence[str]) -> str:
+        padded = []
+        for text, width, numeric in zip(texts, widths, right, strict=True):
+            blank = " " * (width - display_width(text))
+            padded.append(blank + text if numeric else text + blank)
+        return clip("  ".join(padded).rstrip(), edge)
+
+    heading = line([name.replace("_", " ") for name in columns])
+    if invocation.color:
+        heading = f"\x1b[1m{heading}\x1b[0m"
+    return "".join(each + "\n" for each in (heading, *map(line, cells)))
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV, quoted where needed, one line feed after each."""
+    import csv
+    import io
+
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
+
+
+class Progress:
+    """One line on stderr that says how far a command is; silent unless stderr is a terminal."""
+
+    def __init__(self, invocation: Invocation, verb: str) -> None:
+        self._verb = verb
+        self._active = sys.stderr.isatty() and not invocation.quiet
+        self._started = self._told = monotonic()
+        self._shown = False
+
+    @property
+    def callback(self) -> Callable[[int, int], None] | None:
+        """What the library calls with bytes done and bytes in all; None when nobody would see it."""
+        return self.update if self._active else None
+
+    def update(self, done: int, total: int = 0) -> None:
+        now = monotonic()
+        if not self._active or now - self._told < _PROGRESS_SECONDS:
+            return
+        self._told = now
+        share = f" of {human_size(total)}  {min(100 * done // total, 100)} %" if total else ""
+        rate = human_size(done / (now - self._started))
+        sys.stderr.write(f"\r\x1b[K{self._verb} {human_size(done)}{share}  {rate}/s")
+        sys.stderr.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take the line away, so that nothing of it mixes with what is printed next."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False

@@ -1,0 +1,221 @@
+"""Records as the formats of `-o` and of `-F` print them."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .invocation import Invocation
+from .output import clip, csv_text, printable, terminal_columns, to_json
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tailrace import Record
+
+CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "key_base64", "value_base64")
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+class Renderer:
+    """What is printed before, for each batch, and after all records."""
+
+    begin = b""
+    end = b""
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        """The bytes that stand for some records."""
+        raise NotImplementedError
+
+
+class PlainRenderer(Renderer):
+    """The value and a line feed, byte for byte."""
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        return b"".join([(record.value or b"") + b"\n" for record in records])
+
+
+class LineRenderer(Renderer):
+    """A line a record for people: time, position, key, value."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        from datetime import datetime
+
+        self._edge = terminal_columns()
+        self._color = invocation.color
+        self._today = datetime.now().astimezone().date()
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        return "".join(map(self._line, records)).encode()
+
+    def _line(self, record: Record) -> str:
+        moment = record.timestamp.astimezone()
+        when = moment.strftime("%H:%M:%S.%f")[:-3]
+        if moment.date() != self._today:
+            when = f"{moment.date().isoformat()} {when}"
+        value = "(tombstone)" if record.value is None else printable(record.value)
+        key = "-" if record.key is None else printable(record.key)
+        line = clip(f"{when}  {printable(record.topic)}[{record.partition}]@{record.offset}  {key}  {value}", self._edge)
+        return f"\x1b[2m{line[: len(when)]}\x1b[0m{line[len(when) :]}\n" if self._color else line + "\n"
+
+
+class JsonLinesRenderer(Renderer):
+    """A JSON object a line."""
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        return "".join([to_json(record_object(record)) + "\n" for record in records]).encode()
+
+
+class JsonRenderer(Renderer):
+    """One JSON array, written as it grows."""
+
+    begin = b"["
+    end = b"\n]\n"
+
+    def __init__(self) -> None:
+        self._separator = "\n  "
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        parts: list[str] = []
+        for record in records:
+            parts += (self._separator, to_json(record_object(record)))
+            self._separator = ",\n  "
+        return "".join(parts).encode()
+
+
+class CsvRenderer(Renderer):
+    """A row a record under a line of names."""
+
+    begin = csv_text([CSV_COLUMNS]).encode()
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        rows = []
+        for record in records:
+            fields = record_object(record)
+            headers = {name: fields[name] for name in ("headers", "headers_base64") if fields.get(name)}
+            if headers:
+                fields["headers"] = to_json(fields["headers"] if len(headers) == 1 and "headers" in headers else headers)
+            else:
+                fields["headers"] = ""
+            rows.append([fields.get(name) for name in CSV_COLUMNS])
+        return csv_text(rows).encode()
+
+
+class FormatRenderer(Renderer):
+    """What `-F` asks for: %t topic, %p partition, %o offset, %d time, %k key, %v value, %h headers, %% percent."""
+
+    def __init__(self, format: str) -> None:
+        # A pipe gets the bytes as they are; a terminal must not be steered by data.
+        data = _terminal_data if sys.stdout.isatty() else _exact_data
+        self._parts = _compile(format, data)
+
+    def render(self, records: Iterable[Record]) -> bytes:
+        parts = self._parts
+        return b"".join([part if isinstance(part, bytes) else part(record) for record in records for part in parts])
+
+
+def make_renderer(invocation: Invocation, format: str | None) -> Renderer:
+    """The renderer that the options ask for."""
+    if format is not None:
+        if invocation.output not in ("auto", "table"):
+            raise click.UsageError(f"-F and -o {invocation.output} are two formats: give one of them.")
+        return FormatRenderer(format)
+    name = invocation.format()
+    if name == "table":
+        return LineRenderer(invocation)
+    makers: dict[str, type[Renderer]] = {
+        "plain": PlainRenderer,
+        "json": JsonRenderer,
+        "jsonl": JsonLinesRenderer,
+        "csv": CsvRenderer,
+    }
+    return makers[name]()
+
+
+def record_object(record: Record) -> dict[str, Any]:
+    """A record as JSON; bytes that are not UTF-8 stand under a name that ends with _base64."""
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": iso_time(record.timestamp),
+    }
+    _put(fields, "key", record.key)
+    _put(fields, "value", record.value)
+    fields["headers"] = headers = {}
+    encoded: dict[str, Any] = {}
+    if record.headers:
+        for name, data in record.headers.items():
+            _put_header(headers, encoded, name, data)
+    if encoded:
+        fields["headers_base64"] = encoded
+    return fields
+
+
+def iso_time(moment: datetime) -> str:
+    """A time in UTC, to the microsecond."""
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
+    if data is None:
+        fields[name] = None
+        return
+    try:
+        fields[name] = data.decode()
+    except UnicodeDecodeError:
+        fields[name + "_base64"] = b64encode(data).decode()
+
+
+def _put_header(headers: dict[str, Any], encoded: dict[str, Any], name: str, data: bytes) -> None:
+    try:
+        headers[name] = data.decode()
+    except UnicodeDecodeError:
+        encoded[name] = b64encode(data).decode()
+
+
+def _compile(format: str, data: Callable[[bytes | None], bytes]) -> list[bytes | Callable[[Record], bytes]]:
+    fields: dict[str, Callable[[Record], bytes]] = {
+        "t": lambda record: data(record.topic.encode()),
+        "p": lambda record: b"%d" % record.partition,
+        "o": lambda record: b"%d" % record.offset,
+        "d": lambda record: iso_time(record.timestamp).encode(),
+        "k": lambda record: data(record.key),
+        "v": lambda record: data(record.value),
+        "h": lambda record: to_json(_headers_text(record)).encode(),
+    }
+    parts: list[bytes | Callable[[Record], bytes]] = []
+    rest = iter(format)
+    for character in rest:
+        if character == "%":
+            letter = next(rest, "")
+            if letter == "%":
+                parts.append(b"%")
+            elif letter in fields:
+                parts.append(fields[letter])
+            else:
+                raise click.UsageError(f"-F does not know %{letter}: use %t %p %o %d %k %v %h, and %% for a percent.")
+        elif character == "\\":
+            letter = next(rest, "")
+            if letter not in _ESCAPES:
+                raise click.UsageError(f"-F does not know \\{letter}: use \\n \\t \\r \\0 and \\\\ for a backslash.")
+            parts.append(_ESCAPES[letter])
+        else:
+            parts.append(character.encode("utf-8", "surrogateescape"))
+    return parts
+
+
+def _headers_text(record: Record) -> dict[str, str]:
+    return {name: printable(data) for name, data in record.headers.items()}
+
+
+def _exact_data(data: bytes | None) -> bytes:
+    return data or b""
+
+
+def _terminal_data(data: bytes | None) -> bytes:
+    return printable(data).encode()

@@ -1,0 +1,26 @@
+"""`tailrace tail`: the newest records, then those that come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .arguments import TOPIC
+from .commands import command as make_command
+from .invocation import Invocation
+from .read import record_options, run
+
+
+@make_command("tail")
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--last", metavar="N|D", default="10", show_default=True, help="How many, or of how long (1h).")
+@record_options
+@click.pass_obj
+def command(invocation: Invocation, topic: str, **options: Any) -> None:
+    """Print the newest records of a topic, then follow it.
+
+    The same as read -n 10 -f. A topic that does not exist yet is waited for; Ctrl-C ends.
+    """
+    fixed = {"start": "earliest", "stop": None, "follow": True, "reverse": False, "count": False}
+    run(invocation, topic, {**options, **fixed})

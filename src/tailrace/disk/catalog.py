@@ -1,0 +1,156 @@
+"""The catalog: which topics there are, as a state built from the records of slot 0 (docs/format.md, section 6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tailrace.errors import CorruptionError
+from tailrace.limits import DURATION_SECONDS_MAX, SEGMENT_AGE_SECONDS_DEFAULT, SEGMENT_BYTES_DEFAULT
+from tailrace.names import topic_directory
+
+CATALOG_SLOT = 0
+CATALOG_INCARNATION = 1
+
+
+class TopicEntry(NamedTuple):
+    """A topic as the catalog knows it; its id is also the incarnation of its slots."""
+
+    id: int
+    name: str
+    settings: dict[str, Any]
+    slots: tuple[int, ...]
+    trims: dict[int, int]
+
+    @property
+    def directory(self) -> str:
+        """Its directory, relative to the log's."""
+        return f"topics/{topic_directory(self.id, self.name)}"
+
+    @property
+    def segment_bytes(self) -> int:
+        """When a segment is full."""
+        return int(self.settings.get("segment_bytes", SEGMENT_BYTES_DEFAULT))
+
+    @property
+    def segment_age(self) -> float:
+        """When a segment is old, in seconds."""
+        return float(self.settings.get("segment_age", SEGMENT_AGE_SECONDS_DEFAULT))
+
+
+class SlotPlace(NamedTuple):
+    """Whose slot it is."""
+
+    slot: int
+    incarnation: int
+    topic_id: int
+    partition: int
+    directory: str
+    trim: int
+    segment_bytes: int
+    segment_age: float
+
+
+# The catalog's segments are closed by the admin, with a snapshot in the next, and never by size or age alone.
+CATALOG_PLACE = SlotPlace(CATALOG_SLOT, CATALOG_INCARNATION, 0, 0, "catalog", 0, 1 << 40, DURATION_SECONDS_MAX)
+
+
+class Catalog:
+    """Topics by id and by name; `offset` is the next catalog record to take in."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.next_slot = 1
+        self.by_id: dict[int, TopicEntry] = {}
+        self.by_name: dict[str, TopicEntry] = {}
+        self.by_slot: dict[int, tuple[TopicEntry, int]] = {}
+
+    def apply(self, offset: int, value: bytes) -> None:
+        """Take in one record; records come in order, and a snapshot may come first."""
+        try:
+            self._apply(offset, json.loads(value))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError("A catalog record cannot be understood", first=offset, last=offset) from error
+        self.offset = offset + 1
+
+    def _apply(self, offset: int, record: dict[str, Any]) -> None:
+        op = record["op"]
+        if op == "create":
+            self._put(TopicEntry(offset + 1, record["name"], record["settings"], tuple(record["slots"]), {}))
+        elif op == "alter":
+            entry = self.by_id[record["id"]]
+            slots = entry.slots + tuple(record["slots"])
+            self._put(entry._replace(settings={**entry.settings, **record["settings"]}, slots=slots))
+        elif op == "trim":
+            entry = self.by_id[record["id"]]
+            self._put(entry._replace(trims={**entry.trims, record["partition"]: record["offset"]}))
+        elif op == "drop":
+            self._forget(self.by_id[record["id"]])
+        elif op == "snapshot":
+            self.__init__()  # type: ignore[misc]  # a snapshot begins from nothing
+            for topic in record["topics"]:
+                trims = {int(partition): trim for partition, trim in topic["trims"].items()}
+                self._put(TopicEntry(topic["id"], topic["name"], topic["settings"], tuple(topic["slots"]), trims))
+            self.next_slot = record["next_slot"]
+        else:
+            raise ValueError(op)
+
+    def _put(self, entry: TopicEntry) -> None:
+        self.by_id[entry.id] = entry
+        self.by_name[entry.name] = entry
+        for index, slot in enumerate(entry.slots):
+            self.by_slot[slot] = (entry, index)
+        self.next_slot = max(self.next_slot, max(entry.slots) + 1)
+
+    def _forget(self, entry: TopicEntry) -> None:
+        del self.by_id[entry.id]
+        if self.by_name[entry.name].id == entry.id:
+            del self.by_name[entry.name]
+        for slot in entry.slots:
+            del self.by_slot[slot]
+
+    def place(self, slot: int) -> SlotPlace | None:
+        """Whose slot it is, None when no topic alive has it."""
+        if slot == CATALOG_SLOT:
+            return CATALOG_PLACE
+        found = self.by_slot.get(slot)
+        if found is None:
+            return None
+        entry, index = found
+        return SlotPlace(
+            slot,
+            entry.id,
+            entry.id,
+            index,
+            f"{entry.directory}/{index}",
+            entry.trims.get(index, 0),
+            entry.segment_bytes,
+            entry.segment_age,
+        )
+
+    def places(self) -> Iterator[SlotPlace]:
+        """Every slot of every topic alive."""
+        for slot in sorted(self.by_slot):
+            place = self.place(slot)
+            assert place is not None
+            yield place
+
+    def snapshot(self) -> bytes:
+        """The record that stands for all records before it."""
+        topics = [
+            {
+                "id": entry.id,
+                "name": entry.name,
+                "settings": entry.settings,
+                "slots": entry.slots,
+                "trims": {str(partition): trim for partition, trim in entry.trims.items()},
+            }
+            for entry in self.by_id.values()
+        ]
+        return encode({"op": "snapshot", "topics": topics, "next_slot": self.next_slot})
+
+
+def encode(record: dict[str, Any]) -> bytes:
+    """A catalog record's value."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

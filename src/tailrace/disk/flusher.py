@@ -1,0 +1,66 @@
+"""The flusher: a thread that brings to disk what was appended without waiting for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Flusher:
+    """Calls `flush` about every `interval` seconds, or earlier when an append asked for it.
+
+    The thread starts with the first append and is a daemon: correctness never depends on it, a closed or killed
+    process leaves its unsynced bytes to the flushers of the others and to recovery.
+    """
+
+    def __init__(self, interval: float, monotonic: Callable[[], float], flush: Callable[[], None]) -> None:
+        self.interval = interval
+        self.monotonic = monotonic
+        self.flush = flush
+        # Held while a flush runs, so that a fork never copies one halfway.
+        self.guard = threading.Lock()
+        self.changed = threading.Condition()
+        self.deadline: float | None = None
+        self.thread: threading.Thread | None = None
+        self.stopped = False
+
+    def start(self) -> None:
+        """Make sure that the thread runs."""
+        if self.thread is None and not self.stopped:
+            with self.changed:
+                if self.thread is None:
+                    self.thread = threading.Thread(target=self._run, name="tailrace-flusher", daemon=True)
+                    self.thread.start()
+
+    def within(self, seconds: float) -> None:
+        """Flush at the latest in so many seconds."""
+        deadline = self.monotonic() + seconds
+        current = self.deadline
+        if current is None or deadline < current:
+            with self.changed:
+                if self.deadline is None or deadline < self.deadline:
+                    self.deadline = deadline
+                    self.changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; the caller flushes what is left."""
+        with self.changed:
+            self.stopped = True
+            self.changed.notify()
+        thread = self.thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        while self._wait():
+            with self.guard:
+                self.flush()
+
+    def _wait(self) -> bool:
+        """Sleep until the next flush is due; False when the flusher was stopped."""
+        with self.changed:
+            wait = self.interval if self.deadline is None else min(self.interval, self.deadline - self.monotonic())
+            if wait > 0 and not self.stopped:
+                self.changed.wait(wait)
+            self.deadline = None
+            return not self.stopped

@@ -1,0 +1,57 @@
+"""The home of a log: what its partitions, journal and readers share in one process."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from tailrace.disk.tails import LOG_FAILED_WORD
+from tailrace.errors import DiskFullError, DurabilityError, LockedError, ReadOnlyError, StorageError
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+    from tailrace.disk.gauges import Gauges
+    from tailrace.disk.tails import Tails
+    from tailrace.options import Tuning
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+class Home:
+    """One open directory: its files, its tails, and how long a wait may take."""
+
+    __slots__ = ("files", "gauges", "log_id", "path", "tails", "timeout", "tuning")
+
+    def __init__(self, files: Files, path: str, log_id: bytes, tails: Tails, tuning: Tuning, timeout: float) -> None:
+        self.files = files
+        self.path = path
+        self.log_id = log_id
+        self.tails = tails
+        self.tuning = tuning
+        self.timeout = timeout
+        self.gauges: Gauges | None = None
+
+    def check_writable(self) -> None:
+        """Refuse to go on after the journal failed twice."""
+        if self.tails.words[LOG_FAILED_WORD]:
+            raise DurabilityError(f"The journal of {self.path} could not be synced, so the log is read-only.")
+
+    def locked(self, descriptor: int, what: str) -> LockedError:
+        """The error for a lock that was not to be had in time."""
+        pid = self.files.lock_holder(descriptor)
+        holder = f"process {pid}" if pid else "another process"
+        return LockedError(f"{what} stayed locked by {holder} for {self.timeout:g} s.", pid=pid)
+
+
+def storage_error(error: OSError, what: str, path: str | None = None) -> Exception:
+    """The typed error for a failed operation that was not a sync: nothing of it was kept."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return DiskFullError(f"The disk is full: {what} failed.", errno=error.errno, path=path)
+    if error.errno == errno.EROFS:
+        return ReadOnlyError(f"The file system is read-only: {what} failed.")
+    if error.errno in _NO_DESCRIPTORS:
+        hint = "Nothing of this call was kept; raise the limit (ulimit -n) or close other files, then try again."
+        return StorageError(f"{what} failed: {reason}.", errno=error.errno, path=path, hint=hint)
+    return StorageError(f"{what} failed: {reason}.", errno=error.errno, path=path)

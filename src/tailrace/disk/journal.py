@@ -1,0 +1,267 @@
+"""The journal: a redo log for commits over several partitions (docs/format.md, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.frame import crc32c
+from tailrace.errors import DurabilityError, VersionError
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+MAGIC = b"TRJRNAL1"
+VERSION = 1
+HEADER = Struct("<8sII16sQQQQI")
+SECTOR_BYTES = 512
+SECTORS = (0, 4096)
+ENTRIES_AT = 8192
+ENTRY_MAGIC = 0x454A5254
+ENTRY = Struct("<IIQQQIIII")
+PART = Struct("<IIQQQQQIIQ")
+WRITE, ADOPT = 1, 2
+FILL_BYTES = 1 << 20
+
+
+class Part(NamedTuple):
+    """What a commit does to one partition; `data` is its frames, or the name of a staged segment."""
+
+    kind: int
+    slot: int
+    incarnation: int
+    base: int
+    salt: int
+    position: int
+    end: int
+    chain: int
+    last: int
+    data: bytes
+
+
+class Entry(NamedTuple):
+    """One commit."""
+
+    lsn: int
+    parts: tuple[Part, ...]
+
+
+class Generation(NamedTuple):
+    """What a header sector says."""
+
+    number: int
+    first: int
+    generation: int
+    salt: int
+    lsn: int
+    crc: int
+
+
+class Place(NamedTuple):
+    """Where the next entry goes."""
+
+    position: int
+    chain: int
+    lsn: int
+
+
+def pack_generation(log_id: bytes, number: int, first: int, generation: int, salt: int, lsn: int) -> bytes:
+    """A header sector."""
+    packed = HEADER.pack(MAGIC, VERSION, number, log_id, first, generation, salt, lsn, 0)[:-4]
+    return (packed + crc32c(packed).to_bytes(4, "little")).ljust(SECTOR_BYTES, b"\0")
+
+
+def parse_generation(sector: bytes, log_id: bytes, number: int) -> Generation | None:
+    """The header in a sector, or None when it is not one of this file and log."""
+    if len(sector) < HEADER.size:
+        return None
+    magic, version, own_number, own_id, first, generation, salt, lsn, crc = HEADER.unpack_from(sector)
+    if magic != MAGIC or crc != crc32c(sector[: HEADER.size - 4]):
+        return None
+    if version != VERSION:
+        raise VersionError(f"The journal has version {version}, which this version of Tailrace does not know.")
+    if own_number != number or own_id != log_id:
+        return None
+    return Generation(number, first, generation, salt, lsn, crc)
+
+
+def pack_parts(parts: Sequence[Part]) -> bytes:
+    """An entry's payload."""
+    pieces = []
+    for kind, slot, incarnation, base, salt, position, end, chain, last, data in parts:
+        pieces.append(PART.pack(kind, slot, incarnation, base, salt, position, end, chain, len(data), last))
+        pieces.append(data)
+        pieces.append(bytes(-len(data) & 7))
+    return b"".join(pieces)
+
+
+def parse_parts(payload: bytes, count: int) -> tuple[Part, ...]:
+    """The parts of a payload whose checksum was right."""
+    parts = []
+    at = 0
+    for _ in range(count):
+        kind, slot, incarnation, base, salt, position, end, chain, length, last = PART.unpack_from(payload, at)
+        at += PART.size
+        parts.append(Part(kind, slot, incarnation, base, salt, position, end, chain, last, payload[at : at + length]))
+        at += length + (-length & 7)
+    return tuple(parts)
+
+
+def parts_bytes(parts: Sequence[Part]) -> int:
+    """How much room an entry with these parts takes."""
+    return ENTRY.size + sum(PART.size + len(part.data) + (-len(part.data) & 7) for part in parts)
+
+
+def pack_entry(salt: int, lsn: int, chain: int, parts: Sequence[Part]) -> tuple[bytes, int]:
+    """A whole entry, and the chain after it."""
+    payload = pack_parts(parts)
+    head = ENTRY.pack(ENTRY_MAGIC, len(parts), salt, lsn, len(payload), chain, crc32c(payload), 0, 0)[:-4]
+    crc = crc32c(head)
+    return head + crc.to_bytes(4, "little") + payload, crc
+
+
+class JournalFile:
+    """One open `<n>.wal`, and the generation that counts in it."""
+
+    def __init__(self, files: Files, directory: str, number: int, log_id: bytes) -> None:
+        self.files = files
+        self.directory = directory
+        self.number = number
+        self.log_id = log_id
+        self.path = f"{directory}/{journal_name(number)}"
+        self.descriptor = -1
+        self.size = 0
+        self.generation: Generation | None = None
+        self.place = Place(ENTRIES_AT, 0, 0)
+
+    def open(self, *, write: bool = False, create: bool = False) -> None:
+        """Open the file for reading, for entries, or as a new one."""
+        self.descriptor = self.files.open(self.path, create=create, write=write)
+        self.size = self.files.stat_open(self.descriptor).size
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            self.files.close(descriptor)
+
+    def read_generation(self) -> Generation | None:
+        """The valid header with the higher generation."""
+        found = [
+            generation
+            for at in SECTORS
+            if (
+                generation := parse_generation(
+                    self.files.read(self.descriptor, SECTOR_BYTES, at), self.log_id, self.number
+                )
+            )
+        ]
+        return max(found, key=lambda generation: generation.generation, default=None)
+
+    def refresh(self) -> None:
+        """Read both headers again and follow the entries that others wrote."""
+        generation = self.read_generation()
+        if generation is None or generation != self.generation:
+            self.generation = generation
+            if generation is None:
+                return
+            self.place = Place(ENTRIES_AT, generation.crc, generation.lsn)
+        for _ in self.follow():
+            pass
+
+    def follow(self, *, whole: bool = False) -> Iterator[Entry]:
+        """Entries from `place` on that fit; `place` moves along. Parts are only parsed when `whole`."""
+        generation = self.generation
+        if generation is None:
+            return
+        self.size = self.files.stat_open(self.descriptor).size
+        while True:
+            position, chain, lsn = self.place
+            head = self.files.read(self.descriptor, ENTRY.size, position)
+            if len(head) < ENTRY.size:
+                return
+            magic, count, salt, own_lsn, length, own_chain, payload_crc, _, crc = ENTRY.unpack(head)
+            if (magic, salt, own_lsn, own_chain) != (ENTRY_MAGIC, generation.salt, lsn, chain):
+                return
+            if crc != crc32c(head[:-4]) or length > self.size - position - ENTRY.size:
+                return
+            payload = self.files.read(self.descriptor, length, position + ENTRY.size)
+            if crc32c(payload) != payload_crc:
+                return
+            self.place = Place(position + ENTRY.size + length, crc, lsn + 1)
+            yield Entry(lsn, parse_parts(payload, count) if whole else ())
+
+    def entries(self) -> Iterator[Entry]:
+        """Every whole entry of the generation that counts, from the first."""
+        self.generation = self.read_generation()
+        if self.generation is not None:
+            self.place = Place(ENTRIES_AT, self.generation.crc, self.generation.lsn)
+            yield from self.follow(whole=True)
+
+    def fill(self, size: int) -> None:
+        """Write zeros up to the full size, so that syncing an entry commits no metadata."""
+        while self.size < size:
+            count = min(FILL_BYTES, size - self.size)
+            self.files.write(self.descriptor, bytes(count), self.size)
+            self.size += count
+
+    def write_generation(self, first: int, generation: int, salt: int, lsn: int) -> None:
+        """Write a header and sync it: entries of other generations are dead from then on."""
+        sector = pack_generation(self.log_id, self.number, first, generation, salt, lsn)
+        self.files.write(self.descriptor, sector, SECTORS[generation & 1])
+        sync_journal(self.files, self.descriptor, self.path)
+        self.generation = parse_generation(sector, self.log_id, self.number)
+        assert self.generation is not None
+        self.place = Place(ENTRIES_AT, self.generation.crc, lsn)
+
+    def room(self) -> int:
+        """Bytes left behind the last entry."""
+        return self.size - self.place.position
+
+    def write_entry(self, parts: Sequence[Part]) -> tuple[int, int]:
+        """Write an entry behind the last one without syncing it; its position after and its chain."""
+        assert self.generation is not None
+        entry, crc = pack_entry(self.generation.salt, self.place.lsn, self.place.chain, parts)
+        self.files.write(self.descriptor, entry, self.place.position)
+        return self.place.position + len(entry), crc
+
+    def sync(self) -> None:
+        """The commit point of what was written before."""
+        sync_journal(self.files, self.descriptor, self.path)
+
+
+def sync_journal(files: Files, descriptor: int, path: str) -> None:
+    """The one function that syncs a journal file."""
+    try:
+        files.sync_data(descriptor)
+    except OSError as error:
+        raise DurabilityError(
+            f"Syncing the journal failed: {error.strerror}; whether this commit is kept is decided by the next one.",
+            errno=error.errno,
+            path=path,
+        ) from error
+
+
+def journal_name(number: int) -> str:
+    """The name of the n-th journal file."""
+    return f"{number:08d}.wal"
+
+
+def journal_numbers(files: Files, directory: str) -> list[int]:
+    """The journal files there are, oldest first."""
+    names = files.list_directory(directory)
+    return sorted(int(name[:8]) for name in names if len(name) == 12 and name.endswith(".wal") and name[:8].isdigit())
+
+
+def read_all(files: Files, directory: str, log_id: bytes) -> list[tuple[JournalFile, list[Entry]]]:
+    """Every journal file with its whole entries, oldest first; descriptors are closed again."""
+    found = []
+    for number in journal_numbers(files, directory):
+        file = JournalFile(files, directory, number, log_id)
+        file.open()
+        try:
+            found.append((file, list(file.entries())))
+        finally:
+            file.close()
+    return found

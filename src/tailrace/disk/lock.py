@@ -1,0 +1,106 @@
+"""A lock on a directory: a process mutex in front of a flock, which no interrupt can leave behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.disk.home import Home
+
+
+class Reentered(RuntimeError):
+    """A signal handler or finalizer wants a lock that its own thread holds."""
+
+
+class DirectoryLock:
+    """Held from `acquire` to `release`; after any exception in between call `abandon`, which closes the descriptor.
+
+    The mutex is an RLock because it notes its owner in the same step: after an interrupt between any two bytecodes the
+    owner still knows that it has to let go. It is never held twice.
+    """
+
+    __slots__ = ("closing", "descriptor", "held", "home", "make", "mutex", "path")
+
+    def __init__(self, home: Home, path: str, *, make: bool = False) -> None:
+        self.home = home
+        self.path = path
+        self.make = make
+        self.mutex = threading.RLock()
+        self.held = False
+        self.descriptor = -1
+        self.closing = -1
+
+    def acquire(self) -> None:
+        """Wait for the lock, at most as long as the handle's timeout."""
+        self.mutex.acquire()
+        if self.held:
+            self.mutex.release()
+            raise Reentered(f"{self.path} is locked by the very thread that wants it")
+        self.held = True
+        files = self.home.files
+        if self.descriptor < 0:
+            self._open()
+        if not files.lock(self.descriptor, timeout=self.home.timeout):
+            error = self.home.locked(self.descriptor, self.path)
+            self._close()
+            raise error
+
+    def release(self) -> None:
+        """Let go."""
+        self.home.files.unlock(self.descriptor)
+        self.held = False
+        self.mutex.release()
+
+    def abandon(self) -> bool:
+        """Let go by closing, whatever was interrupted; False when this thread holds nothing. Safe to repeat."""
+        if not self.mutex._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+            return False
+        while True:
+            try:
+                self._close()
+                break
+            except KeyboardInterrupt:
+                continue
+        self.held = False
+        try:
+            while True:
+                self.mutex.release()
+        except RuntimeError:
+            return True
+
+    def forget(self) -> None:
+        """In a forked child: close the inherited descriptor without unlocking, which would unlock the parent."""
+        self.mutex = threading.RLock()
+        self.held = False
+        self._close()
+
+    def _open(self) -> None:
+        files = self.home.files
+        if self.closing >= 0:
+            self._close()
+        try:
+            self.descriptor = files.open(self.path, directory=True)
+        except FileNotFoundError:
+            if not self.make:
+                raise
+            files.make_directory(self.path.rpartition("/")[0])
+            files.make_directory(self.path)
+            self.descriptor = files.open(self.path, directory=True)
+
+    def _close(self) -> None:
+        """Close the descriptor; an interrupt between any two steps leaves what the next call needs to finish."""
+        files = self.home.files
+        if self.closing < 0:
+            self.closing = self.descriptor
+        self.descriptor = -1
+        if self.closing >= 0:
+            try:
+                here, there = files.stat(self.path), files.stat_open(self.closing)
+                # Only this lock opens its directory, so a descriptor of it is the one to close; after an interrupt
+                # the number may be closed already, and even belong to another file.
+                if here is None or (here.device, here.inode) == (there.device, there.inode):
+                    files.close(self.closing)
+            except OSError:
+                pass
+            self.closing = -1

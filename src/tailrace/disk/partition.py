@@ -1,0 +1,493 @@
+"""The partition: its lock, its state, and every step that moves its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import Prepared, place, place_one, read_header, salt_chain
+from tailrace.disk.home import Home, storage_error
+from tailrace.disk.lock import DirectoryLock
+from tailrace.disk.segment import (
+    HEADER_BYTES,
+    Index,
+    extend_index,
+    pack_header,
+    read_segment_header,
+    reading,
+    segment_base,
+    segment_name,
+    walk,
+)
+from tailrace.disk.tails import (
+    ABSENT,
+    BLOCK_A,
+    BLOCK_B,
+    DIRTY,
+    END,
+    FAILED,
+    HAS_SEGMENT,
+    INCARNATION,
+    LOG_FAILED_WORD,
+    PENDING,
+    SAFE,
+    SEALED,
+    START,
+    SYNCING,
+    State,
+    word_of,
+)
+from tailrace.errors import CorruptionError, DurabilityError, OffsetMismatchError, TopicNotFoundError
+from tailrace.limits import ZEROS_AHEAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+
+class PendingCommit(Exception):
+    """A commit over several partitions died here: resolve it, then try again."""
+
+
+class Partition:
+    """One partition as a writer sees it.
+
+    `enter` and `leave` hold the process mutex and the directory's flock around everything that changes state. On any
+    exception in between, `abandon` closes the lock's descriptor, so that no interrupt can leave a lock behind, and the
+    state is loaded anew from the slot.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        slot: int,
+        incarnation: int,
+        topic_id: int,
+        index: int,
+        path: str,
+        segment_bytes: int,
+        segment_age: float,
+    ) -> None:
+        self.home = home
+        self.files: Files = home.files
+        self.slot = slot
+        self.incarnation = incarnation
+        self.topic_id = topic_id
+        self.index = index
+        self.path = path
+        self.segment_bytes = segment_bytes
+        self.segment_age_us = int(segment_age * 1_000_000)
+        self.word = word_of(slot)
+        self.lock = DirectoryLock(home, path, make=True)
+        self.checked = False
+        self.state = ABSENT
+        self.sequence = 0
+        self.sequences = (-1, -1)
+        self.seen = Index(0)
+        self.descriptor = -1
+        self.descriptor_key = (-1, -1)
+        self.created_us = 0
+        self.zeroed = 0
+
+    # Words: loads that need no lock.
+
+    @property
+    def end(self) -> int:
+        """Where published records stop."""
+        return self.home.tails.words[self.word + END]
+
+    @property
+    def safe(self) -> int:
+        """Up to where records are on disk for ever."""
+        return self.home.tails.words[self.word + SAFE]
+
+    @property
+    def start(self) -> int:
+        """The first record kept."""
+        return self.home.tails.words[self.word + START]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the topic was not dropped."""
+        return self.home.tails.words[self.word + INCARNATION] == self.incarnation
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sync failed here, so that the partition is read-only."""
+        return bool(self.home.tails.words[self.word + FAILED])
+
+    # The lock.
+
+    def enter(self, *, resolving: bool = False) -> None:
+        """Take the lock, check every word that forbids to go on, load the state."""
+        self.lock.acquire()
+        words, word = self.home.tails.words, self.word
+        if words[word + INCARNATION] != self.incarnation:
+            raise TopicNotFoundError("The topic was dropped.")
+        if words[LOG_FAILED_WORD]:
+            self.home.check_writable()
+        if words[word + FAILED] and not resolving:
+            raise DurabilityError(f"A sync failed earlier, so partition {self.path} is read-only.", path=self.path)
+        if words[word + PENDING] and not resolving:
+            raise PendingCommit
+        if (words[word + BLOCK_A], words[word + BLOCK_B]) != self.sequences or not self.checked:
+            self._load()
+        if words[word + SYNCING] and not words[word + FAILED]:
+            self._sync_again()
+
+    def leave(self) -> None:
+        """Release the lock."""
+        self.lock.release()
+
+    def abandon(self) -> None:
+        """After an exception: drop what is cached and release the lock, if this thread holds it."""
+        if self.lock.held:
+            self.checked = False
+        self.lock.abandon()
+
+    # The state.
+
+    def _load(self) -> None:
+        words, word = self.home.tails.words, self.word
+        sequences = words[word + BLOCK_A], words[word + BLOCK_B]
+        block = self.home.tails.read_block(self.slot)
+        if block is None:
+            if any(sequences):
+                self._fail("Both state blocks of a partition are damaged")
+            self.state, self.sequence = ABSENT, 0
+        else:
+            self.sequence, self.state, incarnation = block
+            if incarnation != self.incarnation:
+                self._fail("A state block belongs to another topic")
+        self.sequences = sequences
+        if words[word + END] < self.state.end:
+            # The last holder died between the two stores; its frames are complete.
+            words[word + END] = self.state.end
+        if self.state.flags & HAS_SEGMENT and (
+            self.descriptor_key != (self.state.base, self.state.salt) or not self.checked
+        ):
+            self._open_segment()
+            if not self.checked and self.state.active:
+                self._check_tail()
+        self.checked = True
+
+    def _open_segment(self) -> None:
+        state = self.state
+        self._close_segment()
+        path = f"{self.path}/{segment_name(state.base)}"
+        try:
+            self.descriptor = self.files.open(path, write=True)
+        except FileNotFoundError:
+            self._fail("The newest segment is missing", path)
+        header = read_segment_header(self.files, self.descriptor)
+        if header is None or header.salt != state.salt:
+            self._fail("The newest segment is not the one its state names", path)
+        self.created_us = header.created
+        self.zeroed = self.files.stat_open(self.descriptor).size
+        self.descriptor_key = (state.base, state.salt)
+        self.seen = Index(state.salt)
+
+    def _close_segment(self) -> None:
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            self.descriptor_key = (-1, -1)
+            self.files.close(descriptor)
+
+    def _check_tail(self) -> None:
+        """A file system that was rolled back or mounted anew shows here, before anything is written behind it."""
+        state = self.state
+        if not self._tail_fits(rewrite=False):
+            self._fail("The end of the newest segment is not what its state says")
+        if state.last:
+            header = read_header(self.files.read(self.descriptor, FRAME_HEADER_BYTES, state.last))
+            if header is None or header.crc != state.chain or state.last + header.size != state.position:
+                self._fail("The last frame is not the one its state names")
+
+    def _tail_fits(self, *, rewrite: bool) -> bool:
+        """Whether the frames from `synced` to `position` are whole; `rewrite` writes the same bytes once more."""
+        state = self.state
+        position, chain = state.synced, state.synced_chain
+        for found in walk(reading(self.files, self.descriptor), position, -1, chain, state.position, bodies=True):
+            position, chain = found.position + found.header.size, found.header.crc
+            if rewrite:
+                whole = found.buffer[found.at : found.at + found.header.size]
+                self.files.write(self.descriptor, bytes(whole), found.position)
+        return position == state.position and chain == state.chain
+
+    def _sync_again(self) -> None:
+        """The last holder died in or right after a sync and may have seen it fail: bring clean pages to dirty again.
+
+        Bytes below `synced` are promised and never rewritten.
+        """
+        if self.state.active:
+            try:
+                fits = self._tail_fits(rewrite=True)
+            except OSError as error:
+                raise storage_error(error, "writing an interrupted sync again", self.path) from error
+            if not fits:
+                self._fail("The bytes of an interrupted sync cannot be read back")
+            self.sync()
+        else:
+            self.home.tails.words[self.word + SYNCING] = 0
+
+    def _fail(self, why: str, path: str | None = None) -> NoReturn:
+        self.home.tails.words[self.word + FAILED] = 1
+        safe, end = self.safe, self.end
+        raise CorruptionError(
+            f"{why}; the partition is read-only now",
+            partition=self.index,
+            first=safe,
+            last=max(end - 1, safe),
+            path=path or self.path,
+        )
+
+    # Steps under the lock.
+
+    def expect(self, offset: int) -> None:
+        """Compare the end with what a caller expects it to be."""
+        if self.state.end != offset:
+            raise OffsetMismatchError(
+                f"The next offset is {self.state.end}, not {offset}.", expected=offset, actual=self.state.end
+            )
+
+    def write(self, frames: Sequence[Prepared], size: int, sync: bool) -> int:
+        """Write a run of groups behind the last frame and publish it; the offset of its first record."""
+        self.make_room(size)
+        state = self.state
+        first = state.end
+        position = state.position
+        try:
+            if sync and position + size > self.zeroed:
+                self._zeros_ahead(position, size)
+            if len(frames) == 1:
+                frame = frames[0]
+                data, chain = place_one(frame, first - state.base, state.chain)
+                self.files.write(self.descriptor, data, position)
+                span, last = frame.span, position
+                seen = self.seen
+                if seen.position == position:
+                    seen.add(frame.count, span, frame.min_time, frame.max_time, size, chain)
+            else:
+                placed = place(frames, first - state.base, state.chain)
+                self.files.write_all(self.descriptor, placed.buffers, position)
+                span, chain, last = placed.span, placed.chain, position + placed.last
+                if self.seen.position == position:
+                    self.seen.add_placed(frames, placed.buffers)
+        except OSError as error:
+            raise storage_error(error, "an append", self.path) from error
+        if position + size > self.zeroed:
+            self.zeroed = position + size
+        after = State(
+            first + span, state.base, position + size, chain, state.flags, state.salt,
+            state.synced, state.synced_chain, last, state.safe, state.start,
+        )  # fmt: skip
+        if sync:
+            self.sync(after)
+        else:
+            self._store(after)
+            self.home.tails.words[self.word + END] = after.end
+        return first
+
+    def _zeros_ahead(self, position: int, size: int) -> None:
+        """Write zeros before a synced write: a sync over blocks that are written already commits no metadata."""
+        run = min(max(self.home.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
+        first = max(position, self.zeroed)
+        stop = min(position + size + run, max(self.segment_bytes, position + size))
+        if stop > first and run:
+            try:
+                self.files.write(self.descriptor, bytes(stop - first), first)
+            except OSError:
+                # Room for the write itself is what counts, and the write finds out.
+                return
+            self.zeroed = stop
+
+    def sync(self, after: State | None = None) -> None:
+        """The one function that syncs a segment: for appends, the flusher, the hole rule, checkpoints and seals."""
+        state = after or self.state
+        words, word = self.home.tails.words, self.word
+        gauges = self.home.gauges
+        words[word + SYNCING] = 1
+        began = self.files.monotonic() if gauges is not None else 0.0
+        try:
+            self.files.sync_data(self.descriptor)
+        except OSError as error:
+            words[word + FAILED] = 1
+            raise DurabilityError(
+                f"Syncing partition {self.path} failed: {error.strerror}; it is read-only now.",
+                errno=error.errno,
+                path=self.path,
+            ) from error
+        self._store(state._replace(synced=state.position, synced_chain=state.chain, safe=state.end))
+        words[word + END] = state.end
+        words[word + DIRTY] = 0
+        words[word + SAFE] = state.end
+        words[word + SYNCING] = 0
+        if gauges is not None:
+            gauges.synced(self.files.monotonic() - began)
+
+    def settle(self) -> None:
+        """Sync what is not yet in the segment file itself; a sealed or adopted segment is."""
+        if self.state.active:
+            self.sync()
+        else:
+            words, word = self.home.tails.words, self.word
+            words[word + DIRTY] = 0
+            words[word + SAFE] = self.state.end
+
+    def _store(self, state: State) -> None:
+        """Write the other state block; the words follow."""
+        sequence = self.sequence + 1
+        self.home.tails.write_block(self.slot, sequence, state, self.incarnation)
+        first, second = self.sequences
+        self.sequences = (first, sequence) if sequence & 1 else (sequence, second)
+        self.sequence = sequence
+        self.state = state
+
+    def publish_committed(self, state: State) -> None:
+        """Publish what the journal holds: it is safe already, though its segment is not synced."""
+        words, word = self.home.tails.words, self.word
+        self._store(state._replace(safe=state.end))
+        words[word + END] = state.end
+        words[word + SAFE] = state.end
+        words[word + PENDING] = 0
+
+    def make_room(self, size: int) -> None:
+        """Have an active segment that takes `size` more bytes: roll by size or age, create the first."""
+        state = self.state
+        if state.active and state.position > HEADER_BYTES:
+            full = state.position + size > self.segment_bytes
+            if full or self.files.now_us() - self.created_us > self.segment_age_us:
+                self.seal()
+        if not self.state.active:
+            self._create()
+
+    def seal(self) -> None:
+        """Give the active segment its footer; every step may be repeated after a death."""
+        state = self.state
+        if not state.active or state.position == HEADER_BYTES:
+            return
+        if state.synced < state.position or self.home.tails.words[self.word + DIRTY]:
+            self.sync()
+            state = self.state
+        index = self.seen
+        if not extend_index(reading(self.files, self.descriptor), index, state.position) or index.chain != state.chain:
+            self._fail("A segment to be sealed is damaged", f"{self.path}/{segment_name(state.base)}")
+        footer = index.pack_footer()
+        words, word = self.home.tails.words, self.word
+        try:
+            self.files.write(self.descriptor, footer, state.position)
+            self.files.truncate(self.descriptor, state.position + len(footer))
+        except OSError as error:
+            raise storage_error(error, "sealing a segment", self.path) from error
+        words[word + SYNCING] = 1
+        try:
+            self.files.sync_data(self.descriptor)
+        except OSError as error:
+            words[word + FAILED] = 1
+            raise DurabilityError(
+                f"Sealing a segment of {self.path} failed: {error.strerror}; the partition is read-only now.",
+                errno=error.errno,
+                path=self.path,
+            ) from error
+        self._store(state._replace(flags=state.flags | SEALED))
+        words[word + SYNCING] = 0
+
+    def _create(self) -> None:
+        state = self.state
+        files = self.files
+        self._close_segment()
+        salt = salted(files)
+        created = files.now_us()
+        path = f"{self.path}/{segment_name(state.end)}"
+        try:
+            self.descriptor = files.open(path, create=True)
+            if files.stat_open(self.descriptor).size > HEADER_BYTES:
+                # Frames follow only after the state names their segment: these are not a dead writer's leftovers.
+                self._fail("A segment that no state names holds data", path)
+            files.truncate(self.descriptor, 0)
+            files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created), 0)
+            files.sync_data(self.descriptor)
+            files.sync_directory(self.path)
+            if not state.flags & HAS_SEGMENT:
+                self.sync_parents()
+        except OSError as error:
+            self._close_segment()
+            raise storage_error(error, "creating a segment", path) from error
+        self.descriptor_key = (state.end, salt)
+        self.created_us = created
+        self.zeroed = HEADER_BYTES
+        self.seen = Index(salt)
+        chain = salt_chain(salt)
+        self._store(
+            State(
+                state.end,
+                state.end,
+                HEADER_BYTES,
+                chain,
+                HAS_SEGMENT,
+                salt,
+                HEADER_BYTES,
+                chain,
+                0,
+                state.safe,
+                state.start,
+            )
+        )
+
+    def sync_parents(self) -> None:
+        """The names of a partition's directories become durable with its first segment."""
+        parent = self.path.rpartition("/")[0]
+        while len(parent) >= len(self.home.path):
+            self.files.sync_directory(parent)
+            parent = parent.rpartition("/")[0]
+
+    # Forgetting.
+
+    def trim(self, offset: int) -> None:
+        """Move `start` up to an offset that the catalog knows already, and delete whole segments below it."""
+        state = self.state
+        offset = min(max(offset, state.start), state.end)
+        words, word = self.home.tails.words, self.word
+        if offset > state.start:
+            self._store(state._replace(start=offset))
+            words[word + START] = offset
+        bases = sorted(
+            base for name in self.files.list_directory(self.path) if (base := segment_base(name)) is not None
+        )
+        kept = [base for base in bases if base <= self.state.base]
+        for base, following in zip(kept, kept[1:], strict=False):
+            if following > offset:
+                break
+            self.files.remove_file(f"{self.path}/{segment_name(base)}")
+            # Two names removed without a sync in between may come back in the wrong order.
+            self.files.sync_directory(self.path)
+
+    def release(self) -> None:
+        """Close the descriptors of an idle partition; unsynced bytes are synced before, or an error would be lost."""
+        try:
+            if self.descriptor >= 0 and self.alive and not self.failed and self.safe < self.end:
+                self.enter()
+                self.settle()
+                self.leave()
+        except PendingCommit:
+            pass
+        except BaseException:
+            self.abandon()
+            raise
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors without unlocking: closing the last one of a lock frees it."""
+        self.checked = False
+        self.lock.forget()
+        self._close_segment()
+
+
+def frames_size(frames: Sequence[Prepared]) -> int:
+    """Bytes that a run of frames takes in a segment."""
+    return sum([frame.size for frame in frames])
+
+
+def salted(files: Files) -> int:
+    """A random salt, never zero."""
+    return int.from_bytes(files.random_bytes(8), "little") or 1

@@ -1,0 +1,467 @@
+"""The reader: frames of one partition by offset, checked, in order, never at or beyond its end."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.codec import CodecError
+from tailrace.disk.columns import Columns, columns
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import MAGIC, Header, read_header, salt_chain
+from tailrace.disk.segment import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    Index,
+    Read,
+    extend_index,
+    read_footer,
+    read_segment_header,
+    reading,
+    segment_base,
+    segment_name,
+    walk,
+)
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.limits import SEGMENT_INDEXES_MAX
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+    from tailrace.disk.partition import Partition
+    from tailrace.disk.tails import State
+
+_MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+
+
+class Frame(NamedTuple):
+    """A checked frame: its header, its body as stored, and the offset of its first record in the partition."""
+
+    header: Header
+    body: memoryview
+    offset: int
+
+
+class SegmentInfo(NamedTuple):
+    """One segment of a partition, as far as it is published."""
+
+    base: int
+    end: int
+    path: str
+    salt: int
+    sealed: bool
+    bytes: int
+    frames_end: int
+    records: int
+    min_time: int
+    max_time: int
+
+
+class Indexes:
+    """The indexes that the readers of one process share: sealed ones as they are, active ones as far as they were seen."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.sealed: dict[tuple[str, int, int], Index] = {}
+        self.active: dict[str, Index] = {}
+
+    def keep(self, key: tuple[str, int, int], index: Index) -> None:
+        """Remember a sealed segment's index, forgetting the oldest when there are too many."""
+        with self.mutex:
+            self.sealed[key] = index
+            while len(self.sealed) > SEGMENT_INDEXES_MAX:
+                del self.sealed[next(iter(self.sealed))]
+
+    def forget(self, key: tuple[str, int, int]) -> None:
+        """Drop a sealed index that turned out not to be the last word."""
+        with self.mutex:
+            self.sealed.pop(key, None)
+
+
+class Segment:
+    """One open segment file, and a place in it: the next frame lies at `position` and must carry `chain`."""
+
+    def __init__(self, files: Files, path: str, base: int, *, mapped: bool) -> None:
+        self.files = files
+        self.path = path
+        self.base = base
+        self.descriptor = files.open(path)
+        header = read_segment_header(files, self.descriptor)
+        self.salt = header.salt if header else 0
+        self.index: Index | None = None
+        self.mapped = mapped
+        self.read: Read = reading(files, self.descriptor)
+        self.position = HEADER_BYTES
+        self.offset = base
+        self.chain = salt_chain(self.salt)
+
+    def use_mapping(self) -> None:
+        """Read a sealed segment through memory; an active one may be cut when it is sealed, which a mapping cannot bear."""
+        size = self.files.stat_open(self.descriptor).size
+        view = self.files.map_read(self.descriptor, size)
+        self.read = lambda count, position: view[position : position + count]
+
+    def seek(self, index: Index, entry: int) -> None:
+        """Go to the start of an index entry's stretch."""
+        self.position = index.positions[entry]
+        self.offset = self.base + index.offsets[entry]
+        self.chain = index.chains[entry]
+
+    def close(self) -> None:
+        """Give the descriptor back; a mapping lives on with its views."""
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            self.files.close(descriptor)
+
+
+class Reader:
+    """Reads one partition; one thread at a time. It remembers where it stopped, so that following is one read."""
+
+    def __init__(self, partition: Partition, indexes: Indexes, *, mapped: bool = False) -> None:
+        self.partition = partition
+        self.files: Files = partition.files
+        self.indexes = indexes
+        self.mapped = mapped
+        self.segment: Segment | None = None
+        self.bases: list[int] = []
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self.segment is not None:
+            segment, self.segment = self.segment, None
+            segment.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except (OSError, AttributeError, TypeError):
+            # At the interpreter's end the module may be gone already; the system closes what is left.
+            return
+
+    # Forward.
+
+    def frames(self, start: int, stop: int) -> Iterator[Frame]:
+        """Frames that hold any offset in [start, stop) below the end that stands now; raises at the first damage."""
+        stop = min(stop, self.partition.end)
+        offset = start
+        again = False
+        while offset < stop:
+            before = offset
+            for frame in self._segment_frames(offset, stop):
+                offset = frame.offset + frame.header.span
+                yield frame
+            if offset >= stop:
+                return
+            again = self._next(offset, stop, again and offset == before)
+
+    def _segment_frames(self, offset: int, stop: int) -> Iterator[Frame]:
+        """Frames of one segment from an offset on, as far as they fit."""
+        segment = self._at(offset)
+        if segment is None:
+            return
+        limit = self.files.stat_open(segment.descriptor).size if segment.index is None else segment.index.position
+        if segment.offset < offset:
+            self._skip(segment, offset, limit)
+        base = segment.base
+        for found in walk(segment.read, segment.position, segment.offset - base, segment.chain, limit, bodies=True):
+            header = found.header
+            first = base + header.base
+            if first >= stop:
+                return
+            segment.position = found.position + header.size
+            segment.offset = first + header.span
+            segment.chain = header.crc
+            yield Frame(header, found.body, first)
+            if segment.offset >= stop:
+                return
+
+    def _skip(self, segment: Segment, offset: int, limit: int) -> None:
+        """Step over frames before an offset, by their headers alone; damage among them does not matter here."""
+        while segment.offset < offset:
+            before = segment.offset
+            walked = walk(
+                segment.read, segment.position, segment.offset - segment.base, segment.chain, limit, bodies=False
+            )
+            for found in walked:
+                after = segment.base + found.header.base + found.header.span
+                if after > offset:
+                    return
+                segment.position = found.position + found.header.size
+                segment.offset = after
+                segment.chain = found.header.crc
+            if segment.offset < offset:
+                resumed = self._resume(segment)
+                if resumed is None or resumed[0] > offset or (segment.offset == before and resumed[0] <= before):
+                    return
+                segment.offset, segment.position, segment.chain = resumed
+
+    def _at(self, offset: int) -> Segment | None:
+        """The open segment, placed at or before an offset."""
+        segment = self.segment
+        if segment is not None and segment.offset == offset:
+            return segment
+        base = self._base_of(offset)
+        if base is None:
+            return None
+        if segment is None or segment.base != base or segment.offset > offset:
+            segment = self._open(base)
+            if segment is None:
+                return None
+        index = segment.index or self._active_index(segment)
+        if index is not None and index.offsets:
+            if index is not segment.index and segment.base + index.span == offset:
+                segment.position, segment.offset, segment.chain = index.position, offset, index.chain
+            else:
+                entry = index.find(offset - segment.base)
+                if segment.base + index.offsets[entry] > segment.offset or segment.offset > offset:
+                    segment.seek(index, entry)
+        return segment
+
+    def _base_of(self, offset: int) -> int | None:
+        if not self.bases or offset < self.bases[0]:
+            self._list()
+        at = bisect_right(self.bases, offset) - 1
+        return self.bases[at] if at >= 0 else None
+
+    def _list(self) -> None:
+        try:
+            names = self.files.list_directory(self.partition.path)
+        except FileNotFoundError:
+            names = []
+        self.bases = sorted(base for name in names if (base := segment_base(name)) is not None)
+
+    def _open(self, base: int) -> Segment | None:
+        self.close()
+        path = f"{self.partition.path}/{segment_name(base)}"
+        try:
+            segment = Segment(self.files, path, base, mapped=self.mapped)
+        except FileNotFoundError:
+            return None
+        key = (self.partition.path, base, segment.salt)
+        index = self.indexes.sealed.get(key)
+        if index is None and segment.salt:
+            index = read_footer(self.files, segment.descriptor, segment.salt)
+            if index is not None:
+                self.indexes.keep(key, index)
+        segment.index = index
+        if self.mapped and index is not None:
+            segment.use_mapping()
+        self.segment = segment
+        return segment
+
+    def _active_index(self, segment: Segment) -> Index | None:
+        """The index of the newest segment up to its published position, kept by the process and extended as it grows."""
+        state = self._state()
+        if state is None or (state.base, state.salt) != (segment.base, segment.salt):
+            return None
+        with self.indexes.mutex:
+            index = self.indexes.active.get(self.partition.path)
+            if index is None or index.salt != segment.salt or index.position > state.position:
+                index = self.indexes.active[self.partition.path] = Index(segment.salt)
+            if index.position < state.position:
+                extend_index(segment.read, index, state.position)
+            return index
+
+    def _state(self) -> State | None:
+        """The newest state block; a writer may be storing one right now, so a torn one is read again."""
+        for _ in range(3):
+            block = self.partition.home.tails.read_block(self.partition.slot)
+            if block is not None:
+                return block[1] if block[2] == self.partition.incarnation else None
+        return None
+
+    def _next(self, offset: int, stop: int, again: bool) -> bool:
+        """Frames stopped before `stop`: go to the next segment, look again once, or say what is wrong."""
+        segment = self.segment
+        if segment is not None and segment.offset == offset:
+            self._list()
+            if offset in self.bases and segment.base != offset:
+                self.close()
+                return False
+        if not again:
+            # The cached index, listing or bytes may be older than the end that was read.
+            if segment is not None:
+                self.indexes.forget((self.partition.path, segment.base, segment.salt))
+            self.close()
+            self._list()
+            return True
+        self.check_alive()
+        earliest = self.partition.start
+        if offset < earliest:
+            raise OffsetOutOfRangeError(
+                f"Offset {offset} is gone: the earliest record is {earliest}.",
+                earliest=earliest,
+                latest=self.partition.end,
+            )
+        raise self._damage(offset, stop)
+
+    def columns(self, frame: Frame) -> Columns:
+        """The columns of a frame; a body that does not hold what its header says is damage."""
+        try:
+            return columns(frame.header, frame.body, frame.offset)
+        except CodecError as error:
+            last = frame.offset + frame.header.span - 1
+            path = self.segment.path if self.segment is not None else None
+            raise CorruptionError(
+                f"Stored records cannot be decoded: {error}",
+                partition=self.partition.index,
+                first=frame.offset,
+                last=last,
+                path=path,
+            ) from error
+
+    def newest_base(self, end: int) -> int:
+        """The base of the newest segment that holds anything below an end, 0 without any."""
+        self._list()
+        return max((base for base in self.bases if base < end), default=0)
+
+    def check_alive(self) -> None:
+        """Refuse to read a topic that was dropped."""
+        if not self.partition.alive:
+            raise TopicNotFoundError("The topic was dropped.")
+
+    # Damage.
+
+    def _damage(self, offset: int, stop: int) -> CorruptionError:
+        """The error that names the range which cannot be read, from `offset` to where reading goes on."""
+        segment = self._at(offset)
+        path = None
+        following = next((base for base in self.bases if base > offset), None)
+        resumed = following if following is not None else self.partition.end
+        if segment is not None and segment.salt:
+            path = segment.path
+            found = self._resume(segment) if segment.offset <= offset else None
+            if found is not None:
+                resumed = found[0]
+        elif segment is not None:
+            path = segment.path
+        return CorruptionError(
+            "Stored records are damaged",
+            partition=self.partition.index,
+            first=offset,
+            last=max(resumed, offset + 1) - 1,
+            path=path,
+        )
+
+    def _resume(self, segment: Segment) -> tuple[int, int, int] | None:
+        """(offset, position, chain) of the next frame after damage at the segment's place that can be trusted.
+
+        A frame whose own header is right ends its damage with its body. Otherwise the next index entry can be trusted,
+        and any frame before it from which the chain leads to that entry, or to the segment's published end.
+        """
+        header = read_header(memoryview(segment.read(FRAME_HEADER_BYTES, segment.position)))
+        if header is not None and header.chain == segment.chain and header.base == segment.offset - segment.base:
+            return segment.offset + header.span, segment.position + header.size, header.crc
+        target = self._trusted_after(segment)
+        if target is None:
+            return None
+        offset, stop, chain = target
+        position = segment.position
+        while position + FRAME_HEADER_BYTES < stop:
+            position = _find_magic(segment.read, position + 8, stop)
+            if position < 0:
+                break
+            first = read_header(memoryview(segment.read(FRAME_HEADER_BYTES, position)))
+            if first is None or segment.base + first.base <= segment.offset:
+                continue
+            end, last = position, 0
+            for found in walk(segment.read, position, first.base, first.chain, stop, bodies=False):
+                end, last = found.position + found.header.size, found.header.crc
+            if end == stop and last == chain:
+                return segment.base + first.base, position, first.chain
+        return (offset, stop, chain) if offset > segment.offset else None
+
+    def _trusted_after(self, segment: Segment) -> tuple[int, int, int] | None:
+        """The first place behind the segment's own that something other than the frames vouches for."""
+        index = segment.index
+        if index is not None:
+            for entry, position in enumerate(index.positions):
+                if position > segment.position:
+                    return segment.base + index.offsets[entry], position, index.chains[entry]
+            return segment.base + index.span, index.position, index.chain
+        state = self._state()
+        if state is not None and (state.base, state.salt) == (segment.base, segment.salt):
+            return state.end, state.position, state.chain
+        return None
+
+    # Other orders.
+
+    def frames_reverse(self, start: int, stop: int) -> Iterator[Frame]:
+        """The frames of `frames`, last first; memory is bounded by one stretch of an index."""
+        stop = min(stop, self.partition.end)
+        while stop > start:
+            first = max(start, self._stretch_start(stop - 1))
+            stretch = list(self.frames(first, stop))
+            yield from reversed(stretch)
+            stop = first
+
+    def _stretch_start(self, offset: int) -> int:
+        """The first offset of the stretch that holds an offset."""
+        self._list()
+        segment = self._at(offset)
+        if segment is None:
+            return offset
+        index = segment.index or self._active_index(segment)
+        if index is None or not index.offsets:
+            return segment.base
+        return segment.base + index.offsets[index.find(offset - segment.base)]
+
+    def offset_at(self, time: int) -> int:
+        """The first offset whose record is at or after a time; the end when there is none."""
+        start, end = self.partition.start, self.partition.end
+        for info in self.segments():
+            if info.max_time < time or info.end <= start:
+                continue
+            segment = self._open(info.base)
+            index = (segment.index or self._active_index(segment)) if segment is not None else None
+            entry = index.from_time(time) if index is not None else None
+            first = info.base if index is None or entry is None else info.base + index.offsets[entry]
+            for frame in self.frames(max(first, start), min(info.end, end)):
+                if frame.header.max_time >= time:
+                    column = self.columns(frame)
+                    for at in range(column.count):
+                        if column.time(at) >= time and column.offset(at) >= start:
+                            return column.offset(at)
+        return end
+
+    def segments(self) -> list[SegmentInfo]:
+        """The partition's segments, oldest first, without those that nothing is published in."""
+        self._list()
+        end = self.partition.end
+        infos = []
+        for number, base in enumerate(self.bases):
+            if base >= end:
+                break
+            segment = self._open(base)
+            if segment is None:
+                continue
+            size = self.files.stat_open(segment.descriptor).size
+            following = self.bases[number + 1] if number + 1 < len(self.bases) else end
+            index = segment.index or self._active_index(segment) or Index(segment.salt)
+            stop = base + index.span if segment.index is not None else min(following, end)
+            # Without an index nothing is known of the times in it: it is not to be skipped by time.
+            latest = index.max_time if index.offsets else (1 << 63) - 1
+            infos.append(
+                SegmentInfo(
+                    base, stop, segment.path, segment.salt, segment.index is not None, size, index.position,
+                    index.records, index.min_time, latest,
+                )
+            )  # fmt: skip
+        self.close()
+        return infos
+
+
+def _find_magic(read: Read, position: int, stop: int) -> int:
+    """The next multiple of 8 at which a frame's magic stands, -1 when there is none."""
+    while position < stop:
+        chunk = bytes(read(min(CHUNK_BYTES, stop - position), position))
+        if not chunk:
+            return -1
+        at = chunk.find(_MAGIC_BYTES)
+        while at >= 0:
+            if at % 8 == 0:
+                return position + at
+            at = chunk.find(_MAGIC_BYTES, at + 1)
+        position += len(chunk) - len(chunk) % 8 or 8
+    return -1

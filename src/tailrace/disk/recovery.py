@@ -1,0 +1,389 @@
+"""Recovery on another boot, or of a copy: replay the journal, find where every partition ends, rebuild the tails.
+
+Nothing is truncated and nothing is guessed: bytes that do not fit are left where they are, and a partition that ends
+below what was promised is marked failed, so that reading it names the lost range.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
+from tailrace.disk.columns import columns
+from tailrace.disk.frame import salt_chain
+from tailrace.disk.journal import ADOPT, Entry, JournalFile, Part, read_all
+from tailrace.disk.segment import (
+    HEADER_BYTES,
+    Index,
+    flatten,
+    read_footer,
+    read_segment_header,
+    reading,
+    segment_base,
+    segment_name,
+    walk,
+    whole_groups,
+)
+from tailrace.disk.tails import (
+    ABSENT,
+    END,
+    FAILED,
+    HAS_SEGMENT,
+    IDENTITY,
+    INCARNATION,
+    MAGIC,
+    SAFE,
+    SEALED,
+    SLOT_BYTES,
+    SLOTS_WORD,
+    START,
+    State,
+    file_bytes,
+    newest_block,
+    pack_block,
+    pack_identity,
+    word_of,
+)
+from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
+from tailrace.errors import CorruptionError, DurabilityError, RecoveryNeededError
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+
+class Recovered(NamedTuple):
+    """Where one partition stands."""
+
+    place: SlotPlace
+    state: State
+    damage: str | None
+
+
+class Floor(NamedTuple):
+    """What the old tails promise of a slot: taken from checksummed blocks, never from words."""
+
+    state: State
+    incarnation: int
+
+
+class Survey(NamedTuple):
+    """The whole log as recovery found it."""
+
+    catalog: Catalog
+    slots: list[Recovered]
+
+
+class Recovery:
+    """One run; the holder of the log's exclusive lock, or a reader that only looks (`write` is false)."""
+
+    def __init__(self, files: Files, path: str, log_id: bytes, *, write: bool) -> None:
+        self.files = files
+        self.path = path
+        self.log_id = log_id
+        self.write = write
+        self.floors, self.old_boot = self._read_floors()
+        self.journal = read_all(files, f"{path}/journal", log_id)
+        self.entries: list[Entry] = [entry for _, entries in self.journal for entry in entries]
+
+    def run(self) -> Survey:
+        """Replay and scan every partition, the catalog first."""
+        if self.write and self.old_boot == self.files.boot_id():
+            # A copy made on this boot: its pages may not be on the medium yet.
+            self.files.sync_everything()
+        catalog_slot = self._recover(CATALOG_PLACE)
+        if catalog_slot.damage:
+            raise CorruptionError(
+                f"The catalog is damaged: {catalog_slot.damage}",
+                first=catalog_slot.state.end,
+                path=f"{self.path}/catalog",
+                hint="The records are not touched; restore the catalog directory from a copy of this log.",
+            )
+        catalog = self._read_catalog(catalog_slot)
+        slots = [catalog_slot, *(self._recover(place) for place in catalog.places())]
+        if self.write:
+            self._sweep(catalog)
+        return Survey(catalog, slots)
+
+    # What is promised.
+
+    def _read_floors(self) -> tuple[dict[int, Floor], bytes]:
+        files = self.files
+        path = f"{self.path}/tails"
+        if files.stat(path) is None:
+            return {}, b""
+        descriptor = files.open(path)
+        try:
+            data = files.read(descriptor, files.stat_open(descriptor).size, 0)
+        finally:
+            files.close(descriptor)
+        if len(data) < TAILS_HEADER_BYTES:
+            return {}, b""
+        magic, _, boot, _, _, log_id = IDENTITY.unpack_from(data)
+        if magic != MAGIC or log_id != self.log_id:
+            return {}, b""
+        floors = {}
+        for slot, at in enumerate(range(TAILS_HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
+            block = newest_block(data[at : at + SLOT_BYTES])
+            if block is not None:
+                floors[slot] = Floor(block[1], block[2])
+        return floors, boot
+
+    # One partition.
+
+    def _recover(self, place: SlotPlace) -> Recovered:
+        directory = f"{self.path}/{place.directory}"
+        floor = self.floors.get(place.slot)
+        promised = floor.state if floor and floor.incarnation == place.incarnation else ABSENT
+        damage = self._replay(place, directory)
+        state, found = self._scan(place, directory, promised)
+        damage = damage or found
+        if state.end < promised.safe:
+            damage = (
+                damage or f"records up to {promised.safe} were acknowledged, but only those below {state.end} are there"
+            )
+            state = state._replace(end=promised.safe)
+        first = self._first_base(directory)
+        start = min(state.end, max(first, place.trim))
+        return Recovered(place, state._replace(safe=state.end, start=start), damage)
+
+    def _bases(self, directory: str) -> list[int]:
+        if self.files.stat(directory) is None:
+            return []
+        return sorted(base for name in self.files.list_directory(directory) if (base := segment_base(name)) is not None)
+
+    def _first_base(self, directory: str) -> int:
+        return min(self._bases(directory), default=0)
+
+    def _replay(self, place: SlotPlace, directory: str) -> str | None:
+        """Write what the journal holds for this slot into its segments; what cannot be, in words."""
+        touched: set[int] = set()
+        damage = None
+        for entry in self.entries:
+            for part in entry.parts:
+                if (part.slot, part.incarnation) == (place.slot, place.incarnation):
+                    bases = self._bases(directory)
+                    if bases and part.base < bases[0]:
+                        continue
+                    replay = self._replay_adopt if part.kind == ADOPT else self._replay_write
+                    if not replay(directory, part, bases, touched):
+                        damage = damage or f"the journal names segment {segment_name(part.base)}, which is missing"
+        for base in touched:
+            self._sync(f"{directory}/{segment_name(base)}")
+        return damage
+
+    def _replay_write(self, directory: str, part: Part, bases: list[int], touched: set[int]) -> bool:
+        if part.base not in bases:
+            return False
+        descriptor = self.files.open(f"{directory}/{segment_name(part.base)}", write=self.write)
+        try:
+            header = read_segment_header(self.files, descriptor)
+            if header is None:
+                return False
+            if header.salt != part.salt:
+                return True
+            if self.write:
+                self.files.write(descriptor, part.data, part.position)
+                touched.add(part.base)
+            elif self.files.read(descriptor, len(part.data), part.position) != part.data:
+                raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
+        finally:
+            self.files.close(descriptor)
+        return True
+
+    def _replay_adopt(self, directory: str, part: Part, bases: list[int], touched: set[int]) -> bool:
+        staged = f"{directory}/{part.data.decode()}"
+        if self.files.stat(staged) is not None:
+            if not self.write:
+                raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
+            self.files.rename(staged, f"{directory}/{segment_name(part.base)}")
+            self.files.sync_directory(directory)
+            return True
+        return part.base in bases
+
+    def _sync(self, path: str) -> None:
+        descriptor = self.files.open(path, write=True)
+        try:
+            self.files.sync_data(descriptor)
+        except OSError as error:
+            raise DurabilityError(f"Syncing {path} failed: {error.strerror}.", errno=error.errno, path=path) from error
+        finally:
+            self.files.close(descriptor)
+
+    def _scan(self, place: SlotPlace, directory: str, promised: State) -> tuple[State, str | None]:
+        """The state that the segments show, and what is wrong with them."""
+        bases = self._bases(directory)
+        damage = None
+        newest: tuple[int, int, Index] | None = None
+        for number, base in enumerate(bases):
+            last = number == len(bases) - 1
+            path = f"{directory}/{segment_name(base)}"
+            descriptor = self.files.open(path)
+            try:
+                size = self.files.stat_open(descriptor).size
+                header = read_segment_header(self.files, descriptor)
+                if header is None or (header.topic_id, header.partition) != (place.topic_id, place.partition):
+                    if last and size <= HEADER_BYTES:
+                        # Created, never synced: the next append creates it again.
+                        break
+                    damage = damage or f"the header of {segment_name(base)} is damaged"
+                    newest = (base, 0, Index(0)) if last else newest
+                    continue
+                index = read_footer(self.files, descriptor, header.salt)
+                if index is None:
+                    if not last:
+                        damage = damage or f"{segment_name(base)} has no valid footer"
+                        continue
+                    return self._scan_active(descriptor, base, header.salt, size, promised), damage
+                if not last and base + index.span != bases[number + 1]:
+                    following = bases[number + 1]
+                    if number + 2 < len(bases) or not self._is_leftover(f"{directory}/{segment_name(following)}"):
+                        damage = damage or f"{segment_name(base)} does not join {segment_name(following)}"
+                newest = (base, header.salt, index)
+            finally:
+                self.files.close(descriptor)
+        if newest is None:
+            return ABSENT, damage
+        base, salt, index = newest
+        if not salt:
+            end = max(promised.safe, base)
+            return State(end, base, HEADER_BYTES, 0, HAS_SEGMENT | SEALED, 0, HEADER_BYTES, 0, 0, end, 0), damage
+        position = index.position
+        end = base + index.span
+        return State(
+            end, base, position, index.chain, HAS_SEGMENT | SEALED, salt, position, index.chain, 0, end, 0
+        ), damage
+
+    def _is_leftover(self, path: str) -> bool:
+        stat = self.files.stat(path)
+        return stat is not None and stat.size <= HEADER_BYTES
+
+    def _scan_active(self, descriptor: int, base: int, salt: int, size: int, promised: State) -> State:
+        """Follow the chain of the newest segment from where it is known to be whole."""
+        position, offset, chain = HEADER_BYTES, 0, salt_chain(salt)
+        if (
+            (promised.base, promised.salt) == (base, salt)
+            and promised.active
+            and promised.synced == promised.position <= size
+        ):
+            position, offset, chain = promised.position, promised.end - base, promised.chain
+        last = promised.last if position > HEADER_BYTES else 0
+        for group in whole_groups(walk(reading(self.files, descriptor), position, offset, chain, size, bodies=True)):
+            frame = group[-1]
+            last = frame.position
+            position, offset, chain = last + frame.header.size, frame.header.base + frame.header.span, frame.header.crc
+        end = base + offset
+        return State(end, base, position, chain, HAS_SEGMENT, salt, position, chain, last, end, 0)
+
+    # The catalog.
+
+    def _read_catalog(self, slot: Recovered) -> Catalog:
+        catalog = Catalog()
+        directory = f"{self.path}/catalog"
+        bases = [base for base in self._bases(directory) if base < slot.state.end]
+        for base in bases[-1:]:
+            descriptor = self.files.open(f"{directory}/{segment_name(base)}")
+            try:
+                read_catalog_segment(self.files, descriptor, base, slot.state.end, catalog)
+            finally:
+                self.files.close(descriptor)
+        if catalog.offset < slot.state.end:
+            raise CorruptionError(
+                "The catalog is damaged", first=catalog.offset, last=slot.state.end - 1, path=directory
+            )
+        return catalog
+
+    def _sweep(self, catalog: Catalog) -> None:
+        """Remove what dropped topics and dead committers left; a directory the catalog should know is kept."""
+        files = self.files
+        topics = f"{self.path}/topics"
+        known = {entry.directory.rpartition("/")[2]: entry for entry in catalog.by_id.values()}
+        for name in files.list_directory(topics):
+            entry = known.get(name)
+            if entry is None and _is_topic_id(name[:8]) and int(name[:8], 16) <= catalog.offset:
+                remove_tree(files, f"{topics}/{name}")
+            elif entry is not None:
+                self._sweep_staged(f"{topics}/{name}")
+
+    def _sweep_staged(self, topic: str) -> None:
+        for partition in self.files.list_directory(topic):
+            for name in self.files.list_directory(f"{topic}/{partition}"):
+                if name.endswith(".staged"):
+                    self.files.remove_file(f"{topic}/{partition}/{name}")
+
+    # The end: old entries are dead, then the tails are new.
+
+    def finish_journal(self) -> None:
+        """Move the generation, so that no entry of before is ever replayed over what comes now."""
+        if not self.journal:
+            return
+        files = self.files
+        directory = f"{self.path}/journal"
+        generation = max((file.generation.generation for file, _ in self.journal if file.generation), default=0)
+        lsn = max((file.place.lsn for file, _ in self.journal if file.generation), default=1)
+        newest, _ = self.journal[-1]
+        first = newest.generation.first if newest.generation else generation + 1
+        file = JournalFile(files, directory, newest.number, self.log_id)
+        file.open(write=True)
+        try:
+            file.write_generation(first, generation + 1, int.from_bytes(files.random_bytes(8), "little") or 1, lsn)
+        finally:
+            file.close()
+        files.sync_directory(directory)
+        for older, _ in self.journal[:-1]:
+            files.remove_file(older.path)
+        files.sync_directory(directory)
+
+
+def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, catalog: Catalog) -> None:
+    """Take in the records of one catalog segment up to an end."""
+    header = read_segment_header(files, descriptor)
+    if header is None:
+        return
+    size = files.stat_open(descriptor).size
+    frames = flatten(
+        whole_groups(walk(reading(files, descriptor), HEADER_BYTES, 0, salt_chain(header.salt), size, bodies=True))
+    )
+    for found in frames:
+        if base + found.header.base >= end:
+            return
+        column = columns(found.header, found.body, base + found.header.base)
+        for at in range(found.header.count):
+            catalog.apply(column.offset(at), column.value(at) or b"")
+
+
+def build_tails(
+    boot_id: bytes, device: int, inode: int, log_id: bytes, slots: list[Recovered], next_slot: int
+) -> bytearray:
+    """A whole tails file but for the ready flag."""
+    data = bytearray(file_bytes(next_slot))
+    data[: IDENTITY.size] = pack_identity(boot_id, device, inode, log_id)
+    words = memoryview(data).cast("Q")
+    words[SLOTS_WORD] = next_slot
+    for place, state, damage in slots:
+        word = word_of(place.slot)
+        words[word + END] = state.end
+        words[word + SAFE] = state.safe
+        words[word + START] = state.start
+        words[word + INCARNATION] = place.incarnation
+        words[word + FAILED] = 1 if damage else 0
+        if state != ABSENT:
+            at = word * 8 + 64 + 96
+            data[at : at + 96] = pack_block(1, state, place.incarnation)
+    words.release()
+    return data
+
+
+def remove_tree(files: Files, path: str) -> None:
+    """Remove a directory and all below it."""
+    for name in files.list_directory(path):
+        below = f"{path}/{name}"
+        stat = files.stat(below)
+        if stat is not None and stat.directory:
+            remove_tree(files, below)
+        else:
+            files.remove_file(below)
+    files.remove_directory(path)
+
+
+def _is_topic_id(text: str) -> bool:
+    return len(text) == 8 and all(letter in "0123456789abcdef" for letter in text)

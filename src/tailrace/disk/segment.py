@@ -1,0 +1,262 @@
+"""The segment: one file of chained frames, with a footer once it is sealed (docs/format.md, section 3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain as concatenate
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import Header, Prepared, body_fits, crc32c, read_header, salt_chain
+from tailrace.errors import VersionError
+from tailrace.limits import INDEX_ENTRIES_MAX
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+MAGIC = b"TRSEGMT1"
+FOOTER_MAGIC = b"TRFOOTR1"
+VERSION = 1
+HEADER = Struct("<8sIIQQq20sI")
+HEADER_BYTES = 64
+ENTRY = Struct("<QQqqII")
+TRAILER = Struct("<8sIIQQQQqqIIII12sI")
+TRAILER_BYTES = 96
+CHUNK_BYTES = 262_144
+INDEX_STRETCH_BYTES = 65_536
+
+# Reads (count, position); fewer bytes only at the end of the file.
+Read = Callable[[int, int], "bytes | memoryview"]
+
+
+class SegmentHeader(NamedTuple):
+    """Whose segment this is."""
+
+    topic_id: int
+    partition: int
+    salt: int
+    created: int
+
+
+class Found(NamedTuple):
+    """A frame met by a walk: where its header lies in the file, and in the buffer that was read."""
+
+    position: int
+    header: Header
+    buffer: memoryview
+    at: int
+
+    @property
+    def body(self) -> memoryview:
+        """The body as stored."""
+        start = self.at + FRAME_HEADER_BYTES
+        return self.buffer[start : start + self.header.body_length]
+
+
+class Index:
+    """Where frames lie: an entry for each stretch of at least 64 KiB, and what a footer says of the whole."""
+
+    __slots__ = ("chain", "chains", "highs", "lows", "offsets", "position", "positions", "records", "salt", "span")
+
+    def __init__(self, salt: int) -> None:
+        self.salt = salt
+        self.offsets: list[int] = []
+        self.positions: list[int] = []
+        self.lows: list[int] = []
+        self.highs: list[int] = []
+        self.chains: list[int] = []
+        self.span = 0
+        self.records = 0
+        self.position = HEADER_BYTES
+        self.chain = salt_chain(salt)
+
+    def add(self, count: int, span: int, low: int, high: int, size: int, chain: int) -> None:
+        """Take in the frame (or group of frames) that lies at `position`; `chain` is what follows from it."""
+        position = self.position
+        if self.positions and position - self.positions[-1] < INDEX_STRETCH_BYTES:
+            if low < self.lows[-1]:
+                self.lows[-1] = low
+            if high > self.highs[-1]:
+                self.highs[-1] = high
+        else:
+            self.offsets.append(self.span)
+            self.positions.append(position)
+            self.lows.append(low)
+            self.highs.append(high)
+            self.chains.append(self.chain)
+        self.span += span
+        self.records += count
+        self.position = position + size
+        self.chain = chain
+
+    def add_frame(self, header: Header) -> None:
+        """Take in the frame with this header, which lies at `position`."""
+        self.add(header.count, header.span, header.min_time, header.max_time, header.size, header.crc)
+
+    def add_placed(self, frames: Sequence[Prepared], buffers: Sequence[bytes]) -> None:
+        """Take in frames that were just placed; in `buffers` each header is followed by its body and perhaps padding."""
+        rest = iter(buffers)
+        for frame in frames:
+            head = next(rest)
+            next(rest)
+            if len(frame.body) & 7:
+                next(rest)
+            chain = int.from_bytes(head[FRAME_HEADER_BYTES - 4 :], "little")
+            self.add(frame.count, frame.span, frame.min_time, frame.max_time, frame.size, chain)
+
+    def find(self, offset: int) -> int:
+        """The entry whose stretch holds a relative offset below `span`."""
+        return max(0, bisect_right(self.offsets, offset) - 1)
+
+    def from_time(self, time: int) -> int | None:
+        """The first entry that holds a record at or after a time."""
+        return next((entry for entry, high in enumerate(self.highs) if high >= time), None)
+
+    @property
+    def min_time(self) -> int:
+        """The smallest timestamp, 0 without records."""
+        return min(self.lows, default=0)
+
+    @property
+    def max_time(self) -> int:
+        """The largest timestamp, 0 without records."""
+        return max(self.highs, default=0)
+
+    def pack_footer(self) -> bytes:
+        """The footer of a segment whose frames are all in this index."""
+        rows = zip(self.offsets, self.positions, self.lows, self.highs, self.chains, strict=True)
+        body = b"".join(ENTRY.pack(*row, 0) for row in rows)
+        trailer = TRAILER.pack(
+            FOOTER_MAGIC, VERSION, 0, self.salt, self.span, self.records, self.position, self.min_time, self.max_time,
+            len(self.offsets), 0, self.chain, crc32c(body), bytes(12), 0,
+        )[:-4]  # fmt: skip
+        return body + trailer + crc32c(trailer).to_bytes(4, "little")
+
+
+def pack_header(topic_id: int, partition: int, salt: int, created: int) -> bytes:
+    """The 64 bytes a segment begins with."""
+    packed = HEADER.pack(MAGIC, VERSION, partition, topic_id, salt, created, bytes(20), 0)[:-4]
+    return packed + crc32c(packed).to_bytes(4, "little")
+
+
+def parse_header(data: bytes) -> SegmentHeader | None:
+    """The header, or None when it is short or does not check."""
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, partition, topic_id, salt, created, _, crc = HEADER.unpack_from(data)
+    if magic != MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):
+        return None
+    if version != VERSION:
+        raise VersionError(f"a segment has version {version}, which this version of Tailrace does not know")
+    return SegmentHeader(topic_id, partition, salt, created)
+
+
+def read_segment_header(files: Files, descriptor: int) -> SegmentHeader | None:
+    """The header of an open segment."""
+    return parse_header(files.read(descriptor, HEADER_BYTES, 0))
+
+
+def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
+    """The index in a sealed segment's footer, or None when there is no whole footer of this segment."""
+    size = files.stat_open(descriptor).size
+    if size < HEADER_BYTES + TRAILER_BYTES:
+        return None
+    trailer = files.read(descriptor, TRAILER_BYTES, size - TRAILER_BYTES)
+    if len(trailer) < TRAILER_BYTES or crc32c(trailer[:-4]) != int.from_bytes(trailer[-4:], "little"):
+        return None
+    (magic, version, _, own_salt, span, records, frames_end, _, _, entries, producers, chain, body_crc, _, _) = (
+        TRAILER.unpack(trailer)
+    )
+    if magic != FOOTER_MAGIC or own_salt != salt:
+        return None
+    if version != VERSION:
+        raise VersionError(f"a segment's footer has version {version}, which this version of Tailrace does not know")
+    body_bytes = size - TRAILER_BYTES - frames_end
+    if entries > INDEX_ENTRIES_MAX or body_bytes != entries * ENTRY.size + producers * 24 or frames_end < HEADER_BYTES:
+        return None
+    body = files.read(descriptor, body_bytes, frames_end)
+    if crc32c(body) != body_crc:
+        return None
+    index = Index(salt)
+    columns = list(zip(*ENTRY.iter_unpack(body[: entries * ENTRY.size]), strict=True))
+    if columns:
+        index.offsets, index.positions, index.lows, index.highs, index.chains = (list(c) for c in columns[:5])
+    index.span, index.records, index.position, index.chain = span, records, frames_end, chain
+    return index
+
+
+def footer_bytes(index: Index) -> int:
+    """How long the footer of this index is."""
+    return len(index.offsets) * ENTRY.size + TRAILER_BYTES
+
+
+def reading(files: Files, descriptor: int) -> Read:
+    """How a walk reads an open file."""
+    return lambda count, position: files.read(descriptor, count, position)
+
+
+def walk(read: Read, position: int, offset: int, chain: int, stop: int, *, bodies: bool) -> Iterator[Found]:
+    """Frames from `position` on that fit: chain, relative offset, checksums; ends at `stop` or before the first misfit.
+
+    With `bodies` the bodies are read and checked as well; without, large ones are stepped over. A negative `offset`
+    takes the first frame's own.
+    """
+    buffer, first = memoryview(b""), position
+    while position + FRAME_HEADER_BYTES <= stop:
+        at = position - first
+        if at + FRAME_HEADER_BYTES > len(buffer):
+            buffer = memoryview(read(min(CHUNK_BYTES, stop - position), position))
+            first, at = position, 0
+        header = read_header(buffer, at)
+        if header is None or header.chain != chain or position + header.size > stop:
+            return
+        if header.base != offset:
+            if offset >= 0:
+                return
+            offset = header.base
+        if bodies:
+            if at + FRAME_HEADER_BYTES + header.body_length > len(buffer):
+                buffer = memoryview(read(max(min(CHUNK_BYTES, stop - position), header.size), position))
+                first, at = position, 0
+            if not body_fits(buffer, at, header):
+                return
+        yield Found(position, header, buffer, at)
+        position += header.size
+        offset += header.span
+        chain = header.crc
+
+
+def extend_index(read: Read, index: Index, stop: int) -> bool:
+    """Take in the frames between the index's position and `stop`; False when they do not all fit."""
+    for found in walk(read, index.position, index.span, index.chain, stop, bodies=False):
+        index.add_frame(found.header)
+    return index.position == stop
+
+
+def whole_groups(found: Iterator[Found]) -> Iterator[list[Found]]:
+    """Frames gathered into the groups they were written in; an unfinished group at the end is dropped."""
+    group: list[Found] = []
+    for frame in found:
+        group.append(frame)
+        if not frame.header.more:
+            yield group
+            group = []
+
+
+def flatten(groups: Iterator[list[Found]]) -> Iterator[Found]:
+    """The frames of whole groups."""
+    return concatenate.from_iterable(groups)
+
+
+def segment_name(base: int) -> str:
+    """The file name of a segment by the offset of its first record."""
+    return f"{base:020d}.seg"
+
+
+def segment_base(name: str) -> int | None:
+    """The offset in a segment's file name, None for other files."""
+    if len(name) == 24 and name.endswith(".seg") and name[:20].isdigit() and name.isascii():
+        return int(name[:20])
+    return None

@@ -1,0 +1,390 @@
+"""The store: one open directory in one process, with every way to write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
+from tailrace.disk.commit import Committer, Write
+from tailrace.disk.flusher import Flusher
+from tailrace.disk.frame import MORE, Prepared
+from tailrace.disk.groupcommit import GroupCommit, Waiter
+from tailrace.disk.home import Home
+from tailrace.disk.lock import Reentered
+from tailrace.disk.opening import Mode, open_directory
+from tailrace.disk.partition import Partition, PendingCommit, frames_size
+from tailrace.disk.reader import Indexes, Reader
+from tailrace.disk.tails import DIRTY, END, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
+from tailrace.errors import (
+    ClosedError,
+    CorruptionError,
+    DurabilityError,
+    LimitError,
+    LockedError,
+    OffsetMismatchError,
+    ReadOnlyError,
+    StorageError,
+    TailraceError,
+    TopicNotFoundError,
+)
+from tailrace.limits import GROUP_BYTES_MAX, INLINE_BYTES_MAX, PARTICIPANTS_MAX
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+    from tailrace.options import Tuning
+
+Result = TypeVar("Result")
+
+
+class Store:
+    """Partitions by slot, the committer, the queue of appends that wait for the disk, and the flusher."""
+
+    def __init__(
+        self, files: Files, path: str, mode: Mode, *, exclusive: bool = False, timeout: float = 30.0, tuning: Tuning
+    ) -> None:
+        opened = open_directory(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
+        self.files = files
+        self.path = path
+        self.writable = mode != "r"
+        self.exclusive = exclusive
+        self.lock = opened.lock
+        self.settings = opened.settings
+        tuning = tuning._replace(journal_bytes=int(opened.settings.get("journal_bytes", tuning.journal_bytes)))
+        self.home = Home(files, path, opened.log_id, opened.tails, tuning, timeout)
+        self.tails = opened.tails
+        self.indexes = Indexes()
+        self.partitions: dict[int, Partition] = {}
+        self.catalog = Catalog()
+        self.closed = False
+        self.catalog_partition = self._partition(CATALOG_PLACE)
+        self.committer = Committer(self.home, self.locate)
+        self.queue = GroupCommit(self._commit_group)
+        self.flusher = Flusher(tuning.flush_seconds, files.monotonic, self.flush_quietly)
+        self.checkpointed = files.monotonic()
+        self.refresh()
+        if self.writable and self.tails.words[UNRESOLVED_WORD]:
+            self.committer.resolve()
+
+    # Who is there.
+
+    def refresh(self) -> Catalog:
+        """Follow the catalog: every call compares its end with the one that was read last."""
+        catalog = self.catalog
+        end = self.tails.words[word_of(CATALOG_SLOT) + END]
+        if catalog.offset != end:
+            reader = self.reader(self.catalog_partition)
+            try:
+                start = catalog.offset or reader.newest_base(end)
+                for frame in reader.frames(start, end):
+                    column = reader.columns(frame)
+                    for at in range(column.index_at(start), column.count):
+                        catalog.apply(column.offset(at), column.value(at) or b"")
+            except CorruptionError as error:
+                error.topic = error.topic or "the catalog"
+                raise
+            finally:
+                reader.close()
+        return catalog
+
+    def locate(self, slot: int) -> Partition | None:
+        """The partition of a slot, None when no topic alive has it."""
+        partition = self.partitions.get(slot)
+        if partition is None:
+            place = self.refresh().place(slot)
+            if place is not None:
+                partition = self._partition(place)
+        return partition
+
+    def partition(self, slot: int) -> Partition:
+        """The partition of a slot that the catalog names, with the topic's current settings."""
+        place = self.catalog.place(slot)
+        if place is None:
+            raise TopicNotFoundError("The topic was dropped.")
+        partition = self.partitions.get(slot)
+        if partition is None:
+            return self._partition(place)
+        partition.segment_bytes = place.segment_bytes
+        partition.segment_age_us = int(place.segment_age * 1_000_000)
+        return partition
+
+    def _partition(self, place: SlotPlace) -> Partition:
+        if not self.tails.holds(place.slot):
+            raise CorruptionError("The tails file is shorter than the catalog says", path=self.tails.path)
+        made = Partition(
+            self.home, place.slot, place.incarnation, place.topic_id, place.partition, f"{self.path}/{place.directory}",
+            place.segment_bytes, place.segment_age,
+        )  # fmt: skip
+        return self.partitions.setdefault(place.slot, made)
+
+    def reader(self, partition: Partition, *, mapped: bool = False) -> Reader:
+        """A new reader of one partition."""
+        return Reader(partition, self.indexes, mapped=mapped)
+
+    # Writing.
+
+    def check_writable(self) -> None:
+        """Refuse to write through a closed or read-only handle."""
+        if self.closed:
+            raise ClosedError("The log is closed.")
+        if not self.writable:
+            raise ReadOnlyError("The log is open for reading only.")
+
+    def append(
+        self, partition: Partition, frames: Sequence[Prepared], durable: float | None, expect: int | None = None
+    ) -> int:
+        """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds."""
+        self.check_writable()
+        if partition.lock.descriptor < 0:
+            self._make_way(1)
+        flusher = self.flusher
+        if flusher.thread is None and self.home.tuning.background:
+            flusher.start()
+        if durable == 0.0:
+            return self.queue.submit(partition, frames, expect)
+        first = self._append(partition, frames, expect, sync=False)
+        if durable is not None:
+            flusher.within(durable)
+        return first
+
+    def _append(self, partition: Partition, frames: Sequence[Prepared], expect: int | None, *, sync: bool) -> int:
+        gauges = self.home.gauges
+        began = self.files.monotonic() if gauges is not None else 0.0
+        size = frames[0].size if len(frames) == 1 else frames_size(frames)
+        if size > GROUP_BYTES_MAX:
+            raise LimitError(f"One write of {size:,} bytes to a partition is above the maximum of {GROUP_BYTES_MAX:,}.")
+
+        def write() -> int:
+            if expect is not None:
+                partition.expect(expect)
+            first = partition.write(frames, size, sync)
+            self.tails.wake()
+            return first
+
+        first = self.inside(partition, write)
+        if gauges is not None:
+            gauges.appended(sum([frame.count for frame in frames]), size, self.files.monotonic() - began)
+        return first
+
+    def inside(self, partition: Partition, action: Callable[[], Result]) -> Result:
+        """Run an action under a partition's lock; a dead commit met there is resolved first."""
+        while True:
+            try:
+                partition.enter()
+                result = action()
+                partition.leave()
+            except Reentered:
+                raise
+            except PendingCommit:
+                partition.abandon()
+                self.committer.resolve()
+            except BaseException:
+                partition.abandon()
+                raise
+            else:
+                return result
+
+    def _commit_group(self, waiters: list[Waiter]) -> None:
+        """Commit what several threads wait for: one partition by its own sync, several by one journal entry."""
+        if len(waiters) == 1:
+            waiter = waiters[0]
+            waiter.first = self._append(waiter.partition, waiter.frames, waiter.expect, sync=True)
+            return
+        by_slot: dict[int, list[Waiter]] = {}
+        for waiter in waiters:
+            by_slot.setdefault(waiter.partition.slot, []).append(waiter)
+        total = sum(frames_size(waiter.frames) for waiter in waiters)
+        expecting = any(waiter.expect is not None for waiter in waiters)
+        if len(by_slot) == 1 or expecting or total > INLINE_BYTES_MAX // 2 or len(by_slot) > PARTICIPANTS_MAX:
+            for group in by_slot.values():
+                self._append_together(group)
+            return
+        writes = [
+            Write(group[0].partition, [frame for waiter in group for frame in waiter.frames])
+            for group in by_slot.values()
+        ]
+        gauges = self.home.gauges
+        began = self.files.monotonic()
+        firsts = self.committer.commit(writes)
+        for first, group in zip(firsts, by_slot.values(), strict=True):
+            _give_offsets(first, group)
+        if gauges is not None:
+            gauges.appended(
+                sum(frame.count for waiter in waiters for frame in waiter.frames), total, self.files.monotonic() - began
+            )
+
+    def _append_together(self, group: list[Waiter]) -> None:
+        """Appends of several threads to one partition: one write, one sync."""
+        partition = group[0].partition
+        gauges = self.home.gauges
+        began = self.files.monotonic()
+
+        def write() -> list[Waiter]:
+            fitting = []
+            following = partition.state.end
+            for waiter in group:
+                if waiter.expect is not None and waiter.expect != following:
+                    waiter.error = OffsetMismatchError(
+                        f"The next offset is {following}, not {waiter.expect}.",
+                        expected=waiter.expect,
+                        actual=following,
+                    )
+                    continue
+                fitting.append(waiter)
+                following += sum([frame.span for frame in waiter.frames])
+            frames = [frame for waiter in fitting for frame in waiter.frames]
+            if frames:
+                first = partition.write(frames, frames_size(frames), True)
+                _give_offsets(first, fitting)
+                self.tails.wake()
+            return fitting
+
+        try:
+            fitting = self.inside(partition, write)
+        except TailraceError as error:
+            for waiter in group:
+                waiter.first = -1
+                waiter.error = waiter.error or error
+            return
+        if gauges is not None and fitting:
+            frames = [frame for waiter in fitting for frame in waiter.frames]
+            gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
+
+    def transact(self, writes: Sequence[Write]) -> list[int]:
+        """Add to several partitions, whole or absent, on disk when this returns; the first offset of each write."""
+        self.check_writable()
+        if self.home.tuning.background:
+            self.flusher.start()
+        self._make_way(len(writes))
+        if len(writes) == 1 and writes[0].staged is None:
+            write = writes[0]
+            return [self.append(write.partition, one_group(write.frames), 0.0, write.expect)]
+        gauges = self.home.gauges
+        began = self.files.monotonic()
+        merged = [write._replace(frames=one_group(write.frames)) for write in writes]
+        firsts = self.committer.commit(merged)
+        if gauges is not None:
+            frames = [frame for write in writes for frame in write.frames]
+            gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
+        return firsts
+
+    def extend(self, writes: Sequence[Write], durable: float | None) -> list[int]:
+        """Add to several partitions; all or nothing when it waits for the disk, else partition by partition."""
+        if durable == 0.0 and len(writes) > 1:
+            return self.transact(writes)
+        return [self.append(write.partition, write.frames, durable, write.expect) for write in writes]
+
+    def _make_way(self, count: int) -> None:
+        """Close partitions that were opened longest ago, so that descriptors stay bounded; no lock is held here."""
+        limit = self.home.tuning.open_partitions_max
+        opened = [partition for partition in list(self.partitions.values()) if partition.lock.descriptor >= 0]
+        for partition in opened[: max(0, len(opened) + count - limit)]:
+            if not partition.lock.held and partition.slot != CATALOG_SLOT:
+                try:
+                    partition.release()
+                except (TailraceError, OSError):
+                    # Whoever writes there next meets the same failure and reports it.
+                    continue
+
+    # Bringing to disk.
+
+    def flush(self) -> None:
+        """Sync every partition whose end is above what is safe, whoever wrote it."""
+        words = self.tails.words
+        slots = words[SLOTS_WORD]
+        ends, safes = self.tails.column(END, slots), self.tails.column(SAFE, slots)
+        for slot in [slot for slot in range(slots) if ends[slot] > safes[slot]]:
+            partition = self.locate(slot)
+            if partition is None or partition.failed or not partition.alive:
+                continue
+            if partition.lock.descriptor < 0:
+                self._make_way(1)
+            try:
+                self.inside(partition, partition.settle)
+            except TopicNotFoundError:
+                continue
+
+    def flush_quietly(self) -> None:
+        """What the flusher's thread does: failures are marked in the tails, where the next append meets them."""
+        gauges = self.home.gauges
+        try:
+            self.flush()
+            now = self.files.monotonic()
+            if now - self.checkpointed > self.home.tuning.checkpoint_seconds:
+                self.checkpointed = now
+                self.checkpoint()
+        except (TailraceError, OSError):
+            if gauges is not None:
+                gauges.failed()
+        if gauges is not None:
+            gauges.beat()
+
+    def checkpoint(self) -> None:
+        """Empty the journal, when anything is in it."""
+        words = self.tails.words
+        if any(self.tails.column(DIRTY, words[SLOTS_WORD])):
+            self.committer.checkpoint()
+
+    def sync(self) -> None:
+        """Everything appended so far, by anyone and at any level, is on disk when this returns."""
+        self.check_writable()
+        self.flush()
+        failed = [partition for partition in list(self.partitions.values()) if partition.failed and partition.alive]
+        if failed:
+            raise DurabilityError(
+                f"{len(failed)} partitions cannot be synced: a sync failed there earlier.", path=failed[0].path
+            )
+
+    def close(self) -> None:
+        """Sync what was appended, give everything back; a second call does nothing."""
+        if self.closed:
+            return
+        self.flusher.stop()
+        error: Exception | None = None
+        if self.writable:
+            try:
+                self.flush()
+                self.checkpoint()
+            except (StorageError, LockedError, CorruptionError) as problem:
+                error = problem
+        self.closed = True
+        self._give_back()
+        if error is not None:
+            raise error
+
+    def _give_back(self) -> None:
+        for partition in list(self.partitions.values()):
+            partition.close()
+        self.committer.close()
+        gauges, self.home.gauges = self.home.gauges, None
+        if gauges is not None:
+            gauges.close()
+        self.tails.close()
+        if self.lock >= 0:
+            self.files.close(self.lock)
+            self.lock = -1
+
+    def forget(self) -> None:
+        """In a forked child: close every inherited descriptor without unlocking, which would unlock the parent."""
+        self.closed = True
+        self.flusher.stopped = True
+        gauges, self.home.gauges = self.home.gauges, None
+        if gauges is not None:
+            gauges.forget()
+        for partition in list(self.partitions.values()):
+            partition.close()
+        self.committer.forget()
+        if self.lock >= 0:
+            self.files.close(self.lock)
+            self.lock = -1
+
+
+def one_group(frames: Sequence[Prepared]) -> list[Prepared]:
+    """The same frames as one group: a scan after a crash takes all of them or none."""
+    return [*(frame._replace(flags=frame.flags | MORE) for frame in frames[:-1]), frames[-1]]
+
+
+def _give_offsets(first: int, group: list[Waiter]) -> None:
+    for waiter in group:
+        waiter.first = first
+        first += sum([frame.span for frame in waiter.frames])

@@ -1,0 +1,199 @@
+"""The tails file: where every partition ends, shared by all processes (docs/format.md, section 4)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.frame import crc32c
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files, Map
+
+HEADER_BYTES = 4096
+SLOT_BYTES = 256
+STEP_BYTES = 65_536
+SLOTS_STEP = STEP_BYTES // SLOT_BYTES
+MAGIC = b"TRTAILS1"
+VERSION = 1
+
+# Words of a slot, in aligned 8-byte units from its start.
+END, SAFE, START, INCARNATION, PENDING, FAILED, DIRTY, SYNCING = range(8)
+BLOCK_A, BLOCK_B = 8, 20
+BLOCK_BYTES = 96
+
+# Words of the file's header.
+READY_WORD = 64 // 8
+LOG_FAILED_WORD = 72 // 8
+UNRESOLVED_WORD = 80 // 8
+SLOTS_WORD = 88 // 8
+WAKE_POSITION = 128
+
+HAS_SEGMENT = 1
+SEALED = 2
+
+IDENTITY = struct.Struct("<8sQ16sQQ16s")
+BLOCK = struct.Struct("<QQQQIIQQIIQQQQ")
+BLOCK_CRC_AT = 60
+_CRC = struct.Struct("<I")
+
+
+class State(NamedTuple):
+    """What a state block says: all that a writer needs in order to go on."""
+
+    end: int
+    base: int
+    position: int
+    chain: int
+    flags: int
+    salt: int
+    synced: int
+    synced_chain: int
+    last: int
+    safe: int
+    start: int
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a segment that takes appends."""
+        return self.flags & (HAS_SEGMENT | SEALED) == HAS_SEGMENT
+
+
+ABSENT = State(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
+    """One state block, checksummed."""
+    end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = state
+    block = bytearray(
+        BLOCK.pack(
+            sequence, end, base, position, chain, flags, salt, synced, synced_chain, 0, last, safe, start, incarnation
+        )
+    )
+    _CRC.pack_into(block, BLOCK_CRC_AT, crc32c(block))
+    return bytes(block)
+
+
+def parse_block(block: bytes) -> tuple[int, State, int] | None:
+    """(sequence, state, incarnation), or None when the block was never written or does not check."""
+    fields = BLOCK.unpack(block)
+    if not fields[0]:
+        return None
+    bare = bytearray(block)
+    _CRC.pack_into(bare, BLOCK_CRC_AT, 0)
+    if crc32c(bare) != fields[9]:
+        return None
+    return fields[0], State(*fields[1:9], *fields[10:13]), fields[13]
+
+
+def newest_block(slot: bytes) -> tuple[int, State, int] | None:
+    """The valid block of a slot's 256 bytes with the higher sequence."""
+    found = [block for at in (64, 160) if (block := parse_block(slot[at : at + BLOCK_BYTES]))]
+    return max(found, default=None)
+
+
+def word_of(slot: int) -> int:
+    """Index of a slot's first word in the mapped file."""
+    return (HEADER_BYTES + slot * SLOT_BYTES) // 8
+
+
+def file_bytes(slots: int) -> int:
+    """Size of a file with room for that many slots, in whole steps."""
+    steps = max(1, -(-slots // SLOTS_STEP))
+    return HEADER_BYTES + steps * STEP_BYTES
+
+
+def pack_identity(boot_id: bytes, device: int, inode: int, log_id: bytes) -> bytes:
+    """The first 64 bytes of the file: what makes its words believable."""
+    return IDENTITY.pack(MAGIC, VERSION, boot_id, device, inode, log_id)
+
+
+class Tails:
+    """A handle on the mapped file; `words` are loads and stores of aligned 8-byte values."""
+
+    def __init__(self, files: Files, path: str, *, write: bool) -> None:
+        self.files = files
+        self.path = path
+        self.descriptor = files.open(path, write=write)
+        self.size = 0
+        self.map: Map
+        self.write = write
+        self.remap()
+
+    def remap(self) -> None:
+        """Map the file as large as it is now; views of the old mapping stay valid, they show the same pages."""
+        size = self.files.stat_open(self.descriptor).size
+        if size > self.size:
+            if size < HEADER_BYTES + STEP_BYTES:
+                raise ValueError(f"{self.path} is too short to be a tails file")
+            self.map = self.files.map(self.descriptor, size, write=self.write)
+            self.words = self.map.words
+            self.view = self.map.view
+            self.size = size
+
+    def holds(self, slot: int) -> bool:
+        """Whether the slot lies in the mapping, mapping again when the file has grown."""
+        if HEADER_BYTES + (slot + 1) * SLOT_BYTES > self.size:
+            self.remap()
+        return HEADER_BYTES + (slot + 1) * SLOT_BYTES <= self.size
+
+    def grow(self, slots: int) -> None:
+        """Make room for that many slots; only the holder of the journal lock calls this."""
+        size = self.files.stat_open(self.descriptor).size
+        wanted = file_bytes(slots)
+        if wanted > size:
+            self.files.write(self.descriptor, bytes(wanted - size), size)
+        self.remap()
+
+    def belongs(self, log_id: bytes) -> bool:
+        """Whether words may be believed: same boot, same file, same log, recovery finished."""
+        stat = self.files.stat_open(self.descriptor)
+        wanted = pack_identity(self.files.boot_id(), stat.device, stat.inode, log_id)
+        return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1
+
+    def read_block(self, slot: int) -> tuple[int, State, int] | None:
+        """The newest valid state block of a slot."""
+        at = HEADER_BYTES + slot * SLOT_BYTES
+        return newest_block(bytes(self.view[at : at + SLOT_BYTES]))
+
+    def write_block(self, slot: int, sequence: int, state: State, incarnation: int) -> None:
+        """Store the block that `sequence` selects; the other one keeps the state before it."""
+        at = HEADER_BYTES + slot * SLOT_BYTES + 64 + (sequence & 1) * BLOCK_BYTES
+        self.view[at : at + BLOCK_BYTES] = pack_block(sequence, state, incarnation)
+
+    def column(self, word: int, slots: int) -> list[int]:
+        """One word of the first `slots` slots."""
+        first = HEADER_BYTES // 8 + word
+        return list(self.words[first : first + slots * (SLOT_BYTES // 8) : SLOT_BYTES // 8])
+
+    def sync(self) -> None:
+        """Move the durable floor; nothing depends on it but the quality of damage reports."""
+        self.files.sync_data(self.descriptor)
+
+    def wake(self) -> None:
+        """Raise a file event: a store into a mapping raises none."""
+        self.files.write(self.descriptor, b"\0", WAKE_POSITION)
+
+    def close(self) -> None:
+        """Give the descriptor back; the mapping goes with its last view."""
+        self.map.close()
+        self.files.close(self.descriptor)
+
+
+class FrozenTails(Tails):
+    """Tails that a reader worked out for itself: they show the log as it was when it was opened."""
+
+    def __init__(self, files: Files, path: str, data: bytearray) -> None:
+        self.files = files
+        self.path = path
+        self.descriptor = -1
+        self.size = len(data)
+        self.view = memoryview(data)
+        self.words = self.view.cast("Q")
+        self.write = False
+
+    def remap(self) -> None:
+        """A frozen file does not grow."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,136 @@
+"""Watch: waiting until some process writes to a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import sys
+import threading
+
+POLL_SECONDS = 0.001
+EVENT_BYTES_MAX = 65_536  # Events of one file are 16 bytes each; what is left in the queue is read next time.
+
+
+class Watch:
+    """Wakes when a file is written to with write or pwrite; a store into a mapping is no event.
+
+    One thread waits and closes; any thread may `wake` it, before or after. When this user has no event queue left
+    (inotify gives 128), `wait` takes a millisecond at most and says that something may have happened.
+    """
+
+    def __init__(self, path: str) -> None:
+        # Guards the descriptors against a wake that arrives while they are closed and their numbers given away.
+        self._mutex = threading.Lock()
+        self._closed = False
+        self._queue = _Queue(path)
+
+    def wait(self, timeout: float) -> bool:
+        """True when something happened since the last wait, else False after `timeout` seconds."""
+        if self._closed:
+            return True
+        if self._queue.watching:
+            return self._queue.wait(timeout)
+        self._queue.wait(min(timeout, POLL_SECONDS))
+        return True
+
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one."""
+        with self._mutex:
+            if not self._closed:
+                self._queue.wake()
+
+    def close(self) -> None:
+        with self._mutex:
+            if not self._closed:
+                self._closed = True
+                self._queue.close()
+
+
+if sys.platform == "darwin":
+    _EVENT_ONLY = 0x8000
+    _FILTER_USER = -10
+    _NOTE_TRIGGER = 0x01000000
+
+    class _Queue:
+        """A kqueue with the file's writes and one event of our own."""
+
+        watching = True
+
+        def __init__(self, path: str) -> None:
+            self._fd = os.open(path, _EVENT_ONLY | os.O_CLOEXEC)
+            try:
+                self._queue = select.kqueue()
+                flags = select.KQ_EV_ADD | select.KQ_EV_CLEAR
+                writes = select.kevent(self._fd, select.KQ_FILTER_VNODE, flags, select.KQ_NOTE_WRITE)
+                self._queue.control([writes, select.kevent(0, _FILTER_USER, flags)], 0)
+            except BaseException:
+                os.close(self._fd)
+                raise
+
+        def wait(self, timeout: float) -> bool:
+            return bool(self._queue.control(None, 2, max(timeout, 0.0)))
+
+        def wake(self) -> None:
+            self._queue.control([select.kevent(0, _FILTER_USER, 0, _NOTE_TRIGGER)], 0)
+
+        def close(self) -> None:
+            self._queue.close()
+            os.close(self._fd)
+
+else:
+    _IN_MODIFY = 0x2
+    _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM)
+
+    class _Queue:
+        """An inotify instance with one watch, and an eventfd for wakes."""
+
+        def __init__(self, path: str) -> None:
+            self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            try:
+                self._events = _inotify(path)
+            except BaseException:
+                os.close(self._wakes)
+                raise
+            self._poll = select.poll()
+            self._poll.register(self._wakes, select.POLLIN)
+            if self._events >= 0:
+                self._poll.register(self._events, select.POLLIN)
+
+        @property
+        def watching(self) -> bool:
+            return self._events >= 0
+
+        def wait(self, timeout: float) -> bool:
+            ready = self._poll.poll(max(timeout, 0.0) * 1000)
+            for fd, _ in ready:
+                if fd == self._events:
+                    os.read(fd, EVENT_BYTES_MAX)
+                else:
+                    os.eventfd_read(fd)
+            return bool(ready)
+
+        def wake(self) -> None:
+            os.eventfd_write(self._wakes, 1)
+
+        def close(self) -> None:
+            if self._events >= 0:
+                os.close(self._events)
+            os.close(self._wakes)
+
+    def _inotify(path: str) -> int:
+        """A descriptor that is readable after a write to `path`; -1 when the system has none left."""
+        import ctypes
+
+        library = ctypes.CDLL(None, use_errno=True)
+        fd: int = library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if fd < 0:
+            number = ctypes.get_errno()
+        elif library.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:
+            return fd
+        else:
+            number = ctypes.get_errno()
+            os.close(fd)
+        if number in _EXHAUSTED:
+            return -1
+        raise OSError(number, os.strerror(number), path)

@@ -1,0 +1,61 @@
+"""Every maximum, each a named constant: docs/limits.md lists them for users."""
+
+from __future__ import annotations
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+# Records.
+VALUE_BYTES_MAX = 64 * MIB
+KEY_BYTES_MAX = MIB
+HEADERS_BYTES_MAX = MIB
+HEADER_NAME_BYTES_MAX = 65_535
+OFFSET_MAX = (1 << 63) - 1
+# A timestamp given as an integer outside this range is in another unit than microseconds (1973 to 5138).
+TIME_US_MIN = 10**14
+TIME_US_MAX = 10**17
+
+# Frames: a write is cut into frames at the target; the maximum of a body leaves room for one largest record.
+FRAME_BYTES_TARGET = MIB
+FRAME_RECORDS_MAX = 65_536
+FRAME_BODY_BYTES_MAX = 128 * MIB
+
+# Segments.
+SEGMENT_BYTES_DEFAULT = 256 * MIB
+SEGMENT_BYTES_MIN = 4 * KIB
+SEGMENT_BYTES_MAX = 4 * GIB
+SEGMENT_AGE_SECONDS_DEFAULT = 86_400.0
+SEGMENT_AGE_SECONDS_MIN = 0.001
+# An index entry covers at least 64 KiB of frames, or one group however large.
+INDEX_ENTRIES_MAX = 1 << 20
+# Indexes of sealed segments that a process keeps in memory.
+SEGMENT_INDEXES_MAX = 1_024
+# Zeros written ahead of a synced write, so that its sync commits no metadata.
+ZEROS_AHEAD_BYTES_MAX = MIB
+
+# Names.
+TOPIC_NAME_BYTES_MAX = 255
+# A byte takes up to three characters when escaped, and a file name holds 255.
+NAMESPACE_NAME_BYTES_MAX = 85
+READABLE_NAME_CHARACTERS_MAX = 40
+TOPIC_ID_MAX = (1 << 32) - 1
+
+# Partitions and slots.
+PARTITIONS_MAX = 4_096
+SLOTS_MAX = 1_048_576
+
+# Writes over several partitions.
+PARTICIPANTS_MAX = 256
+INLINE_BYTES_MAX = 8 * MIB
+ADOPT_BYTES_MIN = MIB
+GROUP_BYTES_MAX = GIB
+
+# Journal.
+JOURNAL_BYTES_DEFAULT = 32 * MIB
+JOURNAL_BYTES_MIN = 64 * KIB
+JOURNAL_BYTES_MAX = GIB
+
+# Arguments: a hundred years is longer than any wait or age that makes sense.
+DURATION_SECONDS_MAX = 36_525 * 86_400.0
+SIZE_BYTES_MAX = (1 << 63) - 1

@@ -1,0 +1,140 @@
+"""Names of topics and namespaces: their grammar, their form on disk, and patterns over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .errors import InvalidNameError, TopicNotFoundError
+from .limits import NAMESPACE_NAME_BYTES_MAX, READABLE_NAME_CHARACTERS_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
+
+INTERNAL_PREFIX = "__"
+_ESCAPE_KEEPS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
+_READABLE_KEEPS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+_HEXADECIMAL = frozenset(b"0123456789ABCDEF")
+# C0 and C1 controls, and the two separators that break a line in a listing.
+_CONTROLS = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)))
+
+
+def validate_topic_name(name: str, *, internal: bool = False) -> str:
+    """The name itself when a topic may have it: levels parted by single dots, 1 to 255 bytes of UTF-8."""
+    _check_text(name, "topic name", TOPIC_NAME_BYTES_MAX)
+    if name.startswith(INTERNAL_PREFIX) and not internal:
+        raise InvalidNameError(f"The topic name {name!r} begins with two underscores, which marks internal topics.")
+    levels = name.split(".")
+    if "..." in name or "*" in levels:
+        raise InvalidNameError(
+            f"The topic name {name!r} is a pattern: the level * and the ending ... are kept for matching."
+        )
+    if "" in levels:
+        raise InvalidNameError(
+            f"The topic name {name!r} has an empty level: it must not begin or end with a dot or repeat one."
+        )
+    return name
+
+
+def validate_namespace_name(name: str) -> str:
+    """The name itself when a namespace may have it: 1 to 85 bytes of UTF-8 without control characters."""
+    _check_text(name, "namespace name", NAMESPACE_NAME_BYTES_MAX)
+    return name
+
+
+def is_internal(name: str) -> bool:
+    """Whether the name is one of Tailrace's own topics, which users never see."""
+    return name.startswith(INTERNAL_PREFIX)
+
+
+def readable(name: str) -> str:
+    """The part of a topic's directory name that is there for people (docs/format.md section 1)."""
+    return "".join(filter(_READABLE_KEEPS.__contains__, name))[:READABLE_NAME_CHARACTERS_MAX]
+
+
+def topic_directory(topic_id: int, name: str) -> str:
+    """The directory of a topic under topics/: "0000000a-orders"."""
+    if not 0 < topic_id <= TOPIC_ID_MAX:
+        raise ValueError(f"The topic id {topic_id} is out of range: ids go from 1 to {TOPIC_ID_MAX}.")
+    return f"{topic_id:08x}-{readable(name)}"
+
+
+def escape(name: str) -> str:
+    """The directory of a namespace: a form that stays distinct where upper and lower case are the same."""
+    return "".join(chr(byte) if byte in _ESCAPE_KEEPS else f"%{byte:02X}" for byte in name.encode("utf-8"))
+
+
+def unescape(escaped: str) -> str:
+    """The namespace of a directory; ValueError for a name that escape() does not write."""
+    try:
+        source = escaped.encode("ascii")
+        plain = bytearray()
+        position = 0
+        while position < len(source):
+            byte = source[position]
+            if byte in _ESCAPE_KEEPS:
+                plain.append(byte)
+                position += 1
+            elif byte == ord("%") and _HEXADECIMAL.issuperset(source[position + 1 : position + 3]):
+                plain.append(int(source[position + 1 : position + 3], 16))
+                position += 3
+            else:
+                raise ValueError
+        name = plain.decode("utf-8")
+    except ValueError:
+        raise ValueError(f"{escaped!r} is not the directory of a namespace.") from None
+    if escape(name) != escaped:
+        raise ValueError(f"{escaped!r} is not the directory of a namespace.")
+    return name
+
+
+def is_pattern(text: str) -> bool:
+    """Whether the text has a level * or ends with ..., so that it stands for many topics."""
+    return text.endswith("...") or "*" in text.split(".")
+
+
+def match(pattern: str, name: str) -> bool:
+    """Whether a pattern covers a name: * is one level, a final ... is the rest, be it nothing."""
+    prefix, rest = (pattern[:-3], True) if pattern.endswith("...") else (pattern, False)
+    if rest and not prefix:
+        return True
+    wanted = prefix.removesuffix(".").split(".") if rest else prefix.split(".")
+    levels = name.split(".")
+    if len(levels) < len(wanted) or (len(levels) > len(wanted) and not rest):
+        return False
+    return all(want in ("*", level) for want, level in zip(wanted, levels, strict=False))
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that the name is most likely a slip of, if any is near."""
+    known = sorted(set(candidates) - {name})
+    folded = name.casefold()
+    for candidate in known:
+        if candidate.casefold() == folded:
+            return candidate
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    return near[0] if near else None
+
+
+def topic_not_found(name: str, candidates: Iterable[str] = ()) -> TopicNotFoundError:
+    """The error for a topic that does not exist, with the nearest name that does."""
+    suggestion = did_you_mean(name, (candidate for candidate in candidates if not is_internal(candidate)))
+    question = "" if suggestion is None else f": did you mean {suggestion!r}?"
+    return TopicNotFoundError(
+        f"There is no topic {name!r}{question or '.'}",
+        topic=name,
+        suggestion=suggestion,
+    )
+
+
+def _check_text(name: str, what: str, bytes_max: int) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"A {what} must be str, not {type(name).__name__}.")
+    if not name:
+        raise InvalidNameError(f"A {what} must not be empty.")
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidNameError(f"The {what} {name!r} holds a lone surrogate, which UTF-8 cannot store.") from None
+    if size > bytes_max:
+        raise InvalidNameError(f"The {what} has {size} bytes; the maximum is {bytes_max}.")
+    if not _CONTROLS.isdisjoint(name):
+        raise InvalidNameError(f"The {what} {name!r} holds a control character.")

@@ -1,0 +1,180 @@
+"""The error tree: its shape, its stable codes, its hints, and its way through pickle and copy."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import pickle
+import re
+
+import pytest
+
+from tailrace import errors
+from tailrace.errors import TailraceError
+
+# The codes are part of the interface: scripts compare them, so a change here is a breaking change.
+TREE = {
+    "TailraceError": ("error", Exception),
+    "OpenError": ("open", "TailraceError"),
+    "NotALogError": ("not-a-log", "OpenError"),
+    "VersionError": ("version", "OpenError"),
+    "LockedError": ("locked", "OpenError"),
+    "ReadOnlyError": ("read-only", "OpenError"),
+    "ClosedError": ("closed", "OpenError"),
+    "ForkedError": ("forked", "OpenError"),
+    "ThreadError": ("thread", "OpenError"),
+    "RecoveryNeededError": ("recovery-needed", "OpenError"),
+    "DataError": ("data", "TailraceError"),
+    "CorruptionError": ("corruption", "DataError"),
+    "TopicError": ("topic", "TailraceError"),
+    "TopicNotFoundError": ("topic-not-found", "TopicError"),
+    "TopicExistsError": ("topic-exists", "TopicError"),
+    "SettingsMismatchError": ("settings-mismatch", "TopicError"),
+    "InvalidNameError": ("invalid-name", "TopicError"),
+    "RecordTooLargeError": ("record-too-large", "TopicError"),
+    "PositionError": ("position", "TailraceError"),
+    "OffsetOutOfRangeError": ("offset-out-of-range", "PositionError"),
+    "OffsetMismatchError": ("offset-mismatch", "PositionError"),
+    "StorageError": ("storage", "TailraceError"),
+    "DiskFullError": ("disk-full", "StorageError"),
+    "DurabilityError": ("durability", "StorageError"),
+    "CommittedNotVisibleError": ("committed-not-visible", "StorageError"),
+    "LimitError": ("limit", "TailraceError"),
+    "BusyError": ("busy", "TailraceError"),
+    "MissingExtraError": ("missing-extra", "TailraceError"),
+}
+
+FIELDS = {
+    "LockedError": {"pid": 71, "host": "box", "since": "2026-11-15T20:00:00Z"},
+    "CorruptionError": {"topic": "orders", "partition": 3, "first": 17, "last": 19, "path": "/log/a.seg"},
+    "TopicNotFoundError": {"topic": "order", "suggestion": "orders"},
+    "TopicExistsError": {"topic": "orders"},
+    "SettingsMismatchError": {"topic": "orders", "diff": {"partitions": (1, 4)}},
+    "RecordTooLargeError": {"size": 70, "maximum": 64},
+    "OffsetOutOfRangeError": {"earliest": 5, "latest": 9},
+    "OffsetMismatchError": {"expected": 5, "actual": 9},
+    "StorageError": {"errno": errno.EIO, "path": "/log/tails"},
+    "DiskFullError": {"errno": errno.ENOSPC, "path": "/log/tails"},
+    "DurabilityError": {"errno": errno.EIO, "path": "/log/tails"},
+    "CommittedNotVisibleError": {"errno": errno.EIO, "path": "/log/tails"},
+    "MissingExtraError": {"extra": "lz4"},
+}
+
+
+def defined() -> dict[str, type[TailraceError]]:
+    return {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, TailraceError) and kind.__module__ == errors.__name__
+    }
+
+
+def make(name: str) -> TailraceError:
+    return defined()[name]("Something is wrong.", **FIELDS.get(name, {}))
+
+
+def test_tree_is_exactly_what_is_documented():
+    assert set(defined()) == set(TREE)
+    for name, (code, parent) in TREE.items():
+        kind = defined()[name]
+        assert kind.code == code
+        assert kind.__bases__[0].__name__ == (parent if isinstance(parent, str) else parent.__name__)
+        assert name in (errors.__doc__ or "")
+    assert len({kind.code for kind in defined().values()}) == len(TREE)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.code) for kind in defined().values())
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_every_error_explains_itself(name):
+    kind = defined()[name]
+    assert kind.__doc__
+    assert len(kind.hint) > 20
+    assert kind.hint[0].isupper()
+    assert "\n" not in kind.hint
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_fields_message_and_hint(name):
+    error = make(name)
+    assert error.message == "Something is wrong."
+    assert str(error).startswith("Something is wrong.")
+    assert error.args == ("Something is wrong.",)
+    for field, value in FIELDS.get(name, {}).items():
+        assert getattr(error, field) == value
+    assert error.to_json() == {"code": error.code, "message": str(error), "hint": error.hint}
+    other = defined()[name]("Another.", hint="Do this instead.")
+    assert other.hint == "Do this instead."
+    assert defined()[name]("Another.").hint == defined()[name].hint
+
+
+@pytest.mark.parametrize("name", TREE)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle_keeps_everything(name, protocol):
+    error = make(name)
+    error.hint = "Changed."
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert again.hint == "Changed."
+    for field, value in FIELDS.get(name, {}).items():
+        assert getattr(again, field) == value
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_copy_keeps_everything(name):
+    error = make(name)
+    again = copy.copy(error)
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.__dict__ == error.__dict__
+
+
+def test_pickle_keeps_notes():
+    error = make("DiskFullError")
+    error.add_note("while appending")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while appending"]
+
+
+def test_builtin_parents_are_caught_by_ordinary_handlers():
+    with pytest.raises(BlockingIOError):
+        raise make("LockedError")
+    with pytest.raises(LookupError):
+        raise make("TopicNotFoundError")
+    with pytest.raises(OSError) as caught:
+        raise make("DiskFullError")
+    assert caught.value.errno == errno.ENOSPC
+    assert str(caught.value) == "Something is wrong."
+    assert errors.StorageError("No number.").errno is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "Bad checksum"),
+        ({"path": "a.seg"}, "Bad checksum (file a.seg)"),
+        ({"partition": 2, "first": 5, "last": 9}, "Bad checksum (partition 2, offsets 5 to 9)"),
+        ({"topic": "t", "partition": 2, "first": 5}, "Bad checksum (t[2], offsets 5 to the end)"),
+        ({"topic": "t", "path": "a.seg"}, "Bad checksum (t, file a.seg)"),
+    ],
+)
+def test_corruption_names_the_range(fields, text):
+    assert str(errors.CorruptionError("Bad checksum", **fields)) == text
+
+
+def test_corruption_learns_its_topic_later():
+    error = errors.CorruptionError("Bad checksum", partition=0, first=1, last=2, path="a.seg")
+    error.topic = "orders"
+    assert str(error) == "Bad checksum (orders[0], offsets 1 to 2, file a.seg)"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_mismatch_copies_the_diff():
+    diff = {"partitions": (1, 2)}
+    error = errors.SettingsMismatchError("Different.", diff=diff)
+    diff.clear()
+    assert error.diff == {"partitions": (1, 2)}
+
+
+def test_missing_extra_names_the_command():
+    assert 'pip install "tailrace[lz4]"' in errors.MissingExtraError("No lz4.", extra="lz4").hint

@@ -1,0 +1,206 @@
+"""Imports only point down, one module touches the file system, and the public names are few.
+
+Read from the source, so that an import inside a function counts like any other; what stands under TYPE_CHECKING
+never runs and does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+PUBLIC_NAMES_MAX = 15
+
+# From the top down. A module may import from its own row, as long as no cycle comes of it, and from the rows below.
+ROWS = (
+    ("tailrace.cli", "tailrace.cli.*", "tailrace.__main__"),
+    ("tailrace",),
+    ("tailrace.log", "tailrace.bulk"),
+    ("tailrace.transactions", "tailrace.producer", "tailrace.topics", "tailrace.scan", "tailrace.verify"),
+    ("tailrace.arrow",),
+    ("tailrace.batch",),
+    ("tailrace.catalog",),
+    ("tailrace.disk.store",),
+    ("tailrace.disk.recovery",),
+    ("tailrace.disk.commit", "tailrace.disk.journal"),
+    ("tailrace.disk.partition", "tailrace.disk.reader"),
+    ("tailrace.disk.home",),
+    ("tailrace.disk.tails", "tailrace.disk.segment", "tailrace.disk.gauges"),
+    ("tailrace.disk.frame", "tailrace.disk.columns", "tailrace.disk.codec"),
+    ("tailrace.disk.files", "tailrace.disk.watch"),
+    ("tailrace.disk",),
+    (
+        "tailrace.types",
+        "tailrace.records",
+        "tailrace.names",
+        "tailrace.options",
+        "tailrace.limits",
+        "tailrace.errors",
+        "tailrace.svg",
+    ),
+)
+STANDARD_LIBRARY_ONLY = frozenset(ROWS[-1])
+# An edge stands on what a user can reach.
+PUBLIC = frozenset({"tailrace", "tailrace.types", "tailrace.errors", "tailrace.svg"})
+# Whoever touches the file system past disk/files.py escapes the simulated disk, and with it every crash test.
+FILE_SYSTEM = frozenset({"os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile", "glob"})
+FILE_SYSTEM_MODULES = frozenset({"tailrace.disk.files", "tailrace.disk.watch"})
+
+
+def row_of(name: str) -> int | None:
+    for index, row in enumerate(ROWS):
+        for entry in row:
+            if name == entry or (entry.endswith(".*") and name.startswith(entry[:-1])):
+                return index
+    return None
+
+
+def runtime_nodes(tree: ast.AST):
+    """Every node that can run."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo.extend(node.orelse)
+        else:
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def imports(source: str, name: str, *, package: bool, modules: frozenset[str]) -> set[str]:
+    """Full names of the modules that a module imports when it runs."""
+    found = set()
+    for node in runtime_nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                parts = name.split(".")
+                kept = parts[: len(parts) - node.level + package]
+                origin = ".".join([*kept, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                found.add(inner if inner in modules else origin)
+    return found - {name}
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    found: list[str] = []
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            found.append(" -> ".join([*path[path.index(name) :], name]))
+        elif name not in done:
+            for target in sorted(graph.get(name, ())):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+    return found
+
+
+def violations(graph: dict[str, set[str]]) -> list[str]:
+    """Every import that breaks a rule, one sentence each."""
+    found = [f"{name} stands on no row: give it one in tests/test_layers.py" for name in graph if row_of(name) is None]
+    for name, targets in graph.items():
+        for target in targets:
+            upper, lower = row_of(name), row_of(target)
+            ours = target.split(".")[0] == "tailrace"
+            if ours and upper is not None and lower is not None and lower < upper:
+                found.append(f"{name} imports {target}, which stands above it")
+            if row_of(name) == 0 and ours and row_of(target) != 0 and target not in PUBLIC:
+                found.append(f"{name} imports {target}; the command line uses the public interface only")
+            if name in STANDARD_LIBRARY_ONLY and not ours and target.split(".")[0] not in sys.stdlib_module_names:
+                found.append(f"{name} imports {target}, which is not in the standard library")
+            simulated = name.startswith("tailrace.disk") and name not in FILE_SYSTEM_MODULES
+            if simulated and target.split(".")[0] in FILE_SYSTEM:
+                found.append(f"{name} imports {target}; only disk/files.py touches the file system")
+    return found + [f"cycle: {cycle}" for cycle in cycles(graph)]
+
+
+def sources() -> dict[str, Path]:
+    found = {}
+    for path in sorted((SOURCE / "tailrace").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def test_imports_only_point_down():
+    paths = sources()
+    assert "tailrace.svg" in paths, "the source is not where this test looks for it"
+    modules = frozenset(paths)
+    graph = {
+        name: imports(path.read_text("utf-8"), name, package=path.name == "__init__.py", modules=modules)
+        for name, path in paths.items()
+    }
+    assert violations(graph) == []
+
+
+def test_no_disk_module_opens_files_by_itself():
+    opened = [
+        f"{name}:{node.lineno}"
+        for name, path in sources().items()
+        if name.startswith("tailrace.disk") and name not in FILE_SYSTEM_MODULES
+        for node in runtime_nodes(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "__import__"}
+    ]
+    assert opened == []
+
+
+def test_public_names_are_few_and_real():
+    tailrace = importlib.import_module("tailrace")
+    assert len(tailrace.__all__) == len(set(tailrace.__all__)) <= PUBLIC_NAMES_MAX
+    assert [name for name in tailrace.__all__ if not hasattr(tailrace, name)] == []
+
+
+def test_every_module_says_in_one_line_what_it_holds():
+    unsaid = []
+    for name, path in sources().items():
+        said = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n")[0]
+        if not re.search(r"\w.*[.:]$", said):
+            unsaid.append(name)
+    assert unsaid == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "complaint"),
+    [
+        ("tailrace.disk.frame", "def f():\n    from ..log import Log", "stands above"),
+        ("tailrace.disk.frame", "from tailrace import log", "stands above"),
+        ("tailrace.disk.frame", "from . import store", "stands above"),
+        ("tailrace.disk.segment", "import os.path", "touches the file system"),
+        ("tailrace.cli.read", "from tailrace.disk import store", "public interface only"),
+        ("tailrace.errors", "import click", "not in the standard library"),
+        ("tailrace.disk.codec", "from . import frame", "cycle"),
+        ("tailrace.utilities", "import math", "on no row"),
+    ],
+)
+def test_a_broken_rule_is_noticed(name, source, complaint):
+    modules = frozenset({"tailrace.log", "tailrace.disk.store", "tailrace.disk.frame", "tailrace.disk.codec", name})
+    graph = {"tailrace.disk.frame": {"tailrace.disk.codec"}}
+    graph[name] = imports(source, name, package=False, modules=modules)
+    assert any(complaint in sentence for sentence in violations(graph))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("tailrace.log", "from .disk.store import Store\nfrom tailrace import errors"),
+        ("tailrace.disk.files", "import os\nfrom tailrace.disk.watch import Watch"),
+        ("tailrace.disk.store", "if TYPE_CHECKING:\n    from tailrace.log import Log\nelse:\n    import struct"),
+        ("tailrace.cli.read", "import click\nimport tailrace\nfrom tailrace.cli import table\nfrom .. import svg"),
+    ],
+)
+def test_what_the_rules_allow_passes(name, source):
+    modules = frozenset({"tailrace.errors", "tailrace.svg", "tailrace.disk.store", "tailrace.cli.table", name})
+    assert violations({name: imports(source, name, package=False, modules=modules)}) == []
