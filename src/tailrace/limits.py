@@ -53,7 +53,7 @@ GROUP_BYTES_MAX = GIB
 
 # Journal.
 JOURNAL_BYTES_DEFAULT = 32 * MIB
-JOURNAL_BYTES_MIN = 64 * KIB
+JOURNAL_BYTES_MIN = 16 * KIB
 JOURNAL_BYTES_MAX = GIB
 
 # Arguments: a hundred years is longer than any wait or age that makes sense.

@@ -32,7 +32,7 @@ _COMPLETION_VARIABLE = "_TAILRACE_COMPLETE"
 class Root(LazyGroup):
     """The whole command line; every way out of it is an exit code of docs/cli.md."""
 
-    def main(  # type: ignore[override]  # it ends the process, as the original does in its default mode
+    def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
@@ -56,8 +56,8 @@ class Root(LazyGroup):
                     self.invoke(context)
             finally:
                 sys.stdout.flush()
-        except click.exceptions.Exit as exit:
-            return exit.exit_code
+        except click.exceptions.Exit as ending:
+            return ending.exit_code
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the edge: each becomes a sentence and a code)
             from .failure import report
 

@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from . import intake
-from .arguments import TOPIC, parse_durable, parse_headers, parse_time
+from .arguments import Headers, complete_topics, parse_durable, parse_headers, parse_time
 from .commands import command as make_command
-from .failure import Failure, Interrupted
+from .failure import CommandError, Interrupted
 from .invocation import Invocation
 from .writing import Written
 
@@ -32,7 +32,7 @@ class Request(NamedTuple):
     form: str
     key: bytes | None
     key_field: str | None
-    headers: dict[str, bytes]
+    headers: Headers | None
     timestamp: datetime | int | None
     partition: int | None
     expect_offset: int | None
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 @make_command("append")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
 @click.option("-i", "--input", "file", metavar="FILE", help="Read records from a file; - is stdin.")
 @click.option("--lines", "form", flag_value="lines", help="A record a line.  [default]")
@@ -49,13 +49,15 @@ class Request(NamedTuple):
 @click.option("--raw", "form", flag_value="raw", help="The whole input is one record.")
 @click.option("-k", "--key", metavar="KEY", help="Key of every record.")
 @click.option("--key-field", metavar="NAME", help="Take the key from this field of a JSON value or CSV row.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record; may repeat.")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record; may repeat."
+)
 @click.option("--timestamp", metavar="T", help="Time of every record: ISO with a zone, or microseconds since 1970.")
 @click.option("--partition", type=int, metavar="N", help="Partition, whatever the key.")
 @click.option("--expect-offset", type=int, metavar="N", help="Append one record, only if it gets this offset.")
 @click.option("--durable", metavar="yes|no|TIME", help="On disk before the answer (yes), within a time (50ms), or no.")
 @click.pass_obj
-def command(invocation: Invocation, topic: str, **options: Any) -> None:
+def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Append records to a topic.
 
     Values come from the arguments, from -i FILE, or from stdin, one record a line. The topic and the log are made
@@ -110,7 +112,7 @@ def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Writ
     batch = next(_batches(stream, request))
     _refuse_bad(batch, written)
     if len(batch.entries) != 1:
-        raise Failure("bad-input", "The value is empty.", "Nothing was appended; give one record.")
+        raise CommandError("bad-input", "The value is empty.", "Nothing was appended; give one record.")
     entry = batch.entries[0]
     position = topic.append(
         entry.value,
@@ -124,9 +126,7 @@ def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Writ
     written.add(position.partition, range(position.offset, position.offset + 1))
 
 
-def _append_all(
-    invocation: Invocation, topic: Topic, stream: IO[bytes], request: Request, written: Written
-) -> None:
+def _append_all(invocation: Invocation, topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
     line = 0
     try:
         for batch in _batches(stream, request):
@@ -135,7 +135,7 @@ def _append_all(
             _refuse_bad(batch, written)
     except KeyboardInterrupt:
         raise Interrupted(f"{written.so_far()} The input was read up to line {line}.") from None
-    except Failure:
+    except CommandError:
         raise
     except Exception:
         if written.partitions:
@@ -148,7 +148,7 @@ def _batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch]:
     for batch in _plain_batches(stream, request):
         entries = batch.entries
         if request.headers:
-            entries = [entry._replace(headers={**(entry.headers or {}), **request.headers}) for entry in entries]
+            entries = [entry._replace(headers=_joined(entry.headers, request.headers)) for entry in entries]
         if request.timestamp is not None:
             entries = [entry._replace(timestamp=request.timestamp) for entry in entries]
         yield batch._replace(entries=entries)
@@ -172,7 +172,15 @@ def _plain_batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch
             yield from intake.read_lines(stream, parse)
 
 
+def _joined(own: Headers | None, given: Headers) -> Headers:
+    return given if own is None else Headers((*own.pairs, *given.pairs))
+
+
 def _refuse_bad(batch: intake.Batch, written: Written) -> None:
     if batch.bad:
         line, reason = batch.bad[0]
-        raise Failure("bad-input", f"Line {line} is no record: {reason}.", f"{written.so_far()} Correct that line, then append it and what follows.")
+        raise CommandError(
+            "bad-input",
+            f"Line {line} is no record: {reason}.",
+            f"{written.so_far()} Correct that line, then append it and what follows.",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,31 +12,20 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from click.shell_completion import CompletionItem
-
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _SWITCHES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
-class TopicName(click.ParamType):
-    """The name of a topic, completed from the log."""
+def complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The topics of the log that the line being typed names, for the shell."""
+    from .invocation import Invocation
 
-    name = "topic"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        from .invocation import Invocation
-
-        try:
-            with ctx.ensure_object(Invocation).open("read") as log:
-                names = [info.name for info in log.topics()]
-        except Exception:  # noqa: BLE001 (a completion that fails must not disturb the line being typed)
-            return []
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-TOPIC = TopicName()
+    try:
+        with context.ensure_object(Invocation).open("read") as log:
+            names = [info.name for info in log.topics()]
+    except Exception:  # noqa: BLE001 (a completion that fails must not disturb the line being typed)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def parse_place(text: str) -> Any:
@@ -90,17 +79,46 @@ def parse_time(text: str) -> datetime | int:
         raise ValueError(f"{text!r} is not a time: write 2026-11-15T20:00Z, or microseconds since 1970.") from None
 
 
-def parse_headers(texts: Iterable[str]) -> dict[str, bytes]:
+class Headers(Mapping[str, bytes]):
+    """Headers to be appended, in order; a name may repeat, which only items() tells."""
+
+    def __init__(self, pairs: Iterable[tuple[str, bytes]]) -> None:
+        self.pairs = tuple(pairs)
+        self._last = dict(self.pairs)
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._last[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._last)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def items(self) -> ItemsView[str, bytes]:
+        return _Pairs(self)
+
+
+class _Pairs(ItemsView[str, bytes]):
+    """Every pair of some headers."""
+
+    def __init__(self, headers: Headers) -> None:
+        super().__init__(headers)
+        self._pairs = headers.pairs
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return iter(self._pairs)
+
+
+def parse_headers(texts: Iterable[str]) -> Headers | None:
     """Headers written as name=value."""
-    headers: dict[str, bytes] = {}
+    pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"The header {text!r} is not name=value.")
-        if name in headers:
-            raise click.UsageError(f"The header {name!r} was given twice.")
-        headers[name] = os.fsencode(value)
-    return headers
+        pairs.append((name, os.fsencode(value)))
+    return Headers(pairs) if pairs else None
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:

@@ -9,14 +9,7 @@ import click
 
 from .invocation import OUTPUTS, Invocation
 
-
-class OutputChoice(click.Choice[str]):
-    """The formats of `-o`, with a word on the one that comes later."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "parquet":
-            self.fail("Parquet is not written by this release; write -o arrow and convert that.", param, ctx)
-        return super().convert(value, param, ctx)
+_OUTPUT_HELP = f"Format of the output: {', '.join(OUTPUTS)}.  [default: auto]"
 
 
 def global_options() -> list[click.Option]:
@@ -28,7 +21,7 @@ def global_options() -> list[click.Option]:
     return [
         option("-L", "--log", metavar="PATH", help="Directory of the log.  [else: $TAILRACE_LOG]"),
         option("-N", "--namespace", metavar="NAME", help="Namespace in the log.  [else: $TAILRACE_NAMESPACE]"),
-        option("-o", "--output", type=OutputChoice(OUTPUTS), help="Format of the output.  [default: auto]"),
+        option("-o", "--output", type=click.Choice([*OUTPUTS, "parquet"]), metavar="FORMAT", help=_OUTPUT_HELP),
         option("-q", "--quiet", is_flag=True, flag_value=True, help="No notes and no progress."),
         option("-v", "--verbose", is_flag=True, flag_value=True, help="More notes."),
         option("--no-color", is_flag=True, flag_value=True, help="No colours.  [also: $NO_COLOR]"),
@@ -41,15 +34,18 @@ class GlobalOption(click.Option):
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value == "parquet":
+        raise click.BadParameter("Parquet is not written by this release; write -o arrow and convert that.")
     if value is not None and value is not False and parameter.name is not None:
         setattr(context.ensure_object(Invocation), parameter.name, value)
 
 
 def _format_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
-    own, shared = [], []
+    own: list[tuple[str, str]] = []
+    shared: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and not isinstance(parameter, click.Argument):
             (shared if isinstance(parameter, GlobalOption) else own).append(record)
     for title, records in (("Options", own), ("Global options, before or after the command", shared)):
         if records:

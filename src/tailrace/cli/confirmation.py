@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .failure import Failure
+from .failure import CommandError
 from .invocation import Invocation
 
 
@@ -15,7 +15,7 @@ def confirm(invocation: Invocation, deed: str) -> None:
     if invocation.yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(
+        raise CommandError(
             "not-allowed",
             f"{deed} needs a yes, and there is no terminal to ask.",
             "Nothing was changed; add --yes to do it, or --dry-run to see what it would do.",
@@ -23,7 +23,7 @@ def confirm(invocation: Invocation, deed: str) -> None:
     click.echo(f"{deed}? [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if answer.strip().lower() not in ("y", "yes"):
-        raise Failure("declined", "Nothing was changed.", "Answer y, or add --yes.")
+        raise CommandError("declined", "Nothing was changed.", "Answer y, or add --yes.")
 
 
 def counted(count: int, noun: str) -> str:

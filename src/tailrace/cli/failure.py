@@ -58,7 +58,7 @@ EXIT_CODES = {
 }
 
 
-class Failure(Exception):
+class CommandError(Exception):
     """A command that cannot go on: a code of the table, one sentence, and the next step."""
 
     def __init__(self, code: str, message: str, hint: str) -> None:
@@ -104,7 +104,7 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
     """The code, the sentence and the next step."""
     if isinstance(error, TailraceError):
         return error.code, str(error), error.hint
-    if isinstance(error, Failure):
+    if isinstance(error, CommandError):
         return error.code, error.message, error.hint
     if isinstance(error, Interrupted):
         return "interrupted", "Interrupted.", error.hint
@@ -144,4 +144,3 @@ def _wants_json(invocation: Invocation, arguments: list[str]) -> bool:
         if value in ("json", "jsonl"):
             return True
     return False
-

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .arguments import TOPIC
+from .arguments import complete_topics
 from .commands import command as make_command
 from .invocation import Invocation
 from .output import printable, write, write_object
@@ -15,7 +15,7 @@ from .rendering import make_renderer, record_object
 
 
 @make_command("get")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("offset", type=click.IntRange(0))
 @click.option("-p", "--partition", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Partition.")
 @click.option("-F", "--format", "form", metavar="FMT", help="Print as FMT says: '%t[%p]@%o %d %k %v\\n'.")
@@ -25,18 +25,18 @@ def command(invocation: Invocation, topic: str, offset: int, partition: int, for
 
     A terminal gets every field; a pipe gets the value and a line feed; -o json gets one object.
     """
-    format = invocation.format(arrow=True)
+    layout = invocation.format(arrow=True)
     with invocation.open("read") as log:
-        if format == "arrow":
+        if layout == "arrow":
             place = {partition: offset}
             record = log.topic(topic).get(offset, partition)
             write_arrow(log.topic(topic).read(place, {partition: offset + 1}, partition=partition))
             return
         record = log.topic(topic).get(offset, partition)
-    if form is not None or format in ("plain", "csv", "jsonl"):
+    if form is not None or layout in ("plain", "csv", "jsonl"):
         renderer = make_renderer(invocation, form)
         sys.stdout.buffer.write(renderer.begin + renderer.render([record]) + renderer.end)
-    elif format == "json":
+    elif layout == "json":
         write_object(invocation, record_object(record))
     else:
         fields = record_object(record)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import time_ns
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from .arguments import parse_time
+from .arguments import Headers, parse_time
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
     value: bytes | None
     key: bytes | None = None
-    headers: dict[str, bytes] | None = None
+    headers: Headers | None = None
     timestamp: datetime | int | None = None
 
 
@@ -80,7 +80,7 @@ def read_lines(stream: IO[bytes], parse: Parse, first_line: int = 1, *, lenient:
 def read_rows(
     stream: IO[bytes], key_field: str | None, first_line: int = 1, *, lenient: bool = False
 ) -> Iterator[Batch]:
-    """Batches of CSV rows under a line of names: each row is a JSON object of texts. Unless lenient, a bad is the last."""
+    """Batches of CSV rows under a line of names, each row a JSON object; unless lenient, a bad row is the last."""
     import csv
 
     lines = (text.decode("utf-8", "surrogateescape") + "\n" for texts in _complete_lines(stream) for text in texts)
@@ -176,7 +176,7 @@ class Columns(NamedTuple):
 
     values: list[bytes | None]
     keys: list[bytes | None] | None
-    headers: list[dict[str, bytes] | None] | None
+    headers: list[Headers | None] | None
     timestamps: list[datetime | int] | None
 
 
@@ -188,7 +188,9 @@ def columns(entries: Sequence[Entry]) -> Columns:
         values,
         keys if any(key is not None for key in keys) else None,
         headers if any(headers) else None,
-        [now if each is None else each for each in timestamps] if any(each is not None for each in timestamps) else None,
+        [now if each is None else each for each in timestamps]
+        if any(each is not None for each in timestamps)
+        else None,
     )
 
 
@@ -278,16 +280,19 @@ def _from_base64(encoded: Any, name: str) -> bytes:
         raise ValueError(f'"{name}" is not base64') from None
 
 
-def _headers(fields: dict[str, Any]) -> dict[str, bytes] | None:
-    plain, encoded = fields.get("headers") or {}, fields.get("headers_base64") or {}
-    if not isinstance(plain, dict) or not isinstance(encoded, dict):
-        raise ValueError('"headers" is not an object')
-    headers = {name: _from_base64(value, f"headers_base64.{name}") for name, value in encoded.items()}
-    for name, value in plain.items():
-        if not isinstance(value, str):
-            raise ValueError(f"the header {name!r} is not a text")
-        headers[name] = value.encode()
-    return headers or None
+def _headers(fields: dict[str, Any]) -> Headers | None:
+    """Headers as `read -o jsonl` prints them; a list is a name that repeats."""
+    pairs: list[tuple[str, bytes]] = []
+    for field in ("headers", "headers_base64"):
+        given = fields.get(field) or {}
+        if not isinstance(given, dict):
+            raise ValueError(f'"{field}" is not an object')
+        for name, values in given.items():
+            for value in values if isinstance(values, list) else [values]:
+                if not isinstance(value, str):
+                    raise ValueError(f"the header {name!r} is not a text")
+                pairs.append((name, value.encode() if field == "headers" else _from_base64(value, field)))
+    return Headers(pairs) if pairs else None
 
 
 def _timestamp(value: Any) -> datetime | int | None:

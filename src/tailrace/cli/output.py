@@ -10,7 +10,16 @@ from typing import Any
 from .invocation import Invocation
 
 # Controls, line separators and marks of direction: each could rewrite what a terminal shows.
-_CODES = (*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CODES = (
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    0x200E,
+    0x200F,
+    0x2028,
+    0x2029,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
 _SHORT = {9: "\\t", 10: "\\n", 13: "\\r"}
 _ESCAPES = {code: _SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}") for code in _CODES}
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code >= 0x7F}
@@ -110,14 +119,14 @@ def write(text: str) -> None:
 
 def write_rows(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """A listing: every row has the same fields in every format."""
-    format = invocation.format()
-    if format == "json":
+    layout = invocation.format()
+    if layout == "json":
         write(to_json([dict(row) for row in rows], 2) + "\n")
-    elif format == "jsonl":
+    elif layout == "jsonl":
         write("".join(to_json(row) + "\n" for row in rows))
-    elif format == "csv":
+    elif layout == "csv":
         write(csv_text([columns, *([plain_cell(row[name]) for name in columns] for row in rows)]))
-    elif format == "plain":
+    elif layout == "plain":
         write("".join("\t".join(plain_cell(row[name]) for name in columns) + "\n" for row in rows))
     else:
         write(table(invocation, columns, rows))
@@ -125,14 +134,14 @@ def write_rows(invocation: Invocation, columns: Sequence[str], rows: Sequence[Ma
 
 def write_object(invocation: Invocation, fields: Mapping[str, Any]) -> None:
     """One thing: a line a field for people, an object for programs."""
-    format = invocation.format()
-    if format in ("json", "jsonl"):
-        write(to_json(fields, 2 if format == "json" else None) + "\n")
+    layout = invocation.format()
+    if layout in ("json", "jsonl"):
+        write(to_json(fields, 2 if layout == "json" else None) + "\n")
         return
     flat = flatten(fields)
-    if format == "csv":
+    if layout == "csv":
         write(csv_text([("field", "value"), *((name, plain_cell(value)) for name, value in flat.items())]))
-    elif format == "plain":
+    elif layout == "plain":
         write("".join(f"{name}\t{plain_cell(value)}\n" for name, value in flat.items()))
     else:
         widest = max(map(len, flat), default=0)
@@ -146,7 +155,12 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat.update({f"{name}.{inner}": each for inner, each in flatten(value).items()})
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            flat.update({f"{name}.{inner}": each for inner, each in flatten(dict(zip(map(str, range(len(value))), value, strict=True))).items()})
+            flat.update(
+                {
+                    f"{name}.{inner}": each
+                    for inner, each in flatten(dict(zip(map(str, range(len(value))), value, strict=True))).items()
+                }
+            )
         else:
             flat[name] = value
     return flat

@@ -6,18 +6,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .arguments import TOPIC, parse_duration, parse_last, parse_partitions, parse_place
+from .arguments import complete_topics, parse_duration, parse_last, parse_partitions, parse_place
 from .commands import command as make_command
-from .failure import Failure, Interrupted
+from .failure import CommandError, Interrupted
 from .interrupt import Hold
 from .invocation import Invocation
 from .output import write
-from .rendering import Renderer, make_renderer
+from .rendering import PlainRenderer, Renderer, make_renderer, render_values
 
 if TYPE_CHECKING:
     from tailrace import Record, Scan, Topic
@@ -52,7 +51,7 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("-p", "--partition", "partitions", metavar="N,..", help="Only these partitions."),
             click.option("-k", "--key", metavar="KEY", help="Only records with this key."),
             click.option("--grep", metavar="RE", help="Only records whose value matches a regular expression."),
-            click.option("--limit", type=click.IntRange(0), metavar="N", help="Stop after printing so many records."),
+            click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after printing so many records."),
             click.option("--timeout", metavar="D", help="With -f: end after so long without a record (30s, 5m)."),
             click.option(
                 "--order",
@@ -70,7 +69,7 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @make_command("read")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("start", default="earliest")
 @click.option("--stop", metavar="S", help="Where to end, in the grammar of START; this place is not read.")
 @click.option("-n", "--last", metavar="N|D", help="Only the newest N records, or those of the last D (1h).")
@@ -79,7 +78,7 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--count", is_flag=True, help="Print only how many records there are.")
 @record_options
 @click.pass_obj
-def command(invocation: Invocation, topic: str, **options: Any) -> None:
+def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Read the records of a topic.
 
     START is earliest, latest, an offset, offsets by partition (0:17,1:20), a time (2026-11-15T20:00Z) or how long ago
@@ -90,23 +89,23 @@ def command(invocation: Invocation, topic: str, **options: Any) -> None:
 
 def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
     """Read as the options say; `tail` comes here as well."""
-    filter = _filter(options)
+    chosen = _filter(options)
     arrow = invocation.format(arrow=True) == "arrow"
-    if arrow and (filter.active or options["form"] is not None):
+    if arrow and (chosen.active or options["form"] is not None):
         raise click.UsageError("-o arrow writes whole batches: leave out -k, --grep and -F.")
     renderer = None if arrow or options["count"] else make_renderer(invocation, options["form"])
     with invocation.open("read") as log:
         topic = log.topic(name)
-        scan = _scan(topic, options, filter)
+        scan = _scan(topic, options, chosen)
         if arrow and not options["count"]:
             printed = write_arrow(scan)
         elif renderer is None:
-            printed = _count(scan, filter, options["limit"])
+            printed = _count(scan, chosen, options["limit"])
             write(f"{printed}\n")
         else:
-            printed = _print(topic, scan, renderer, filter, options)
+            printed = _print(topic, scan, renderer, chosen, options)
     if options["fail_empty"] and not printed:
-        raise Failure("nothing-matched", "Nothing matched.", "The topic was read to its end without a match.")
+        raise CommandError("nothing-matched", "Nothing matched.", "The topic was read to its end without a match.")
 
 
 def write_arrow(scan: Scan) -> int:
@@ -139,7 +138,7 @@ def _filter(options: dict[str, Any]) -> Filter:
     return Filter(None if options["key"] is None else os.fsencode(options["key"]), pattern)
 
 
-def _scan(topic: Topic, options: dict[str, Any], filter: Filter) -> Scan:
+def _scan(topic: Topic, options: dict[str, Any], chosen: Filter) -> Scan:
     if options["timeout"] is not None and not options["follow"]:
         raise click.UsageError("--timeout goes with -f.")
     return topic.read(
@@ -147,7 +146,7 @@ def _scan(topic: Topic, options: dict[str, Any], filter: Filter) -> Scan:
         None if options["stop"] is None else parse_place(options["stop"]),
         last=None if options["last"] is None else parse_last(options["last"]),
         # A filter is applied here, so that the limit must be, too.
-        limit=None if filter.active else options["limit"],
+        limit=None if chosen.active else options["limit"],
         partition=None if options["partitions"] is None else parse_partitions(options["partitions"]),
         follow=options["follow"],
         timeout=None if options["timeout"] is None else parse_duration(options["timeout"]),
@@ -156,33 +155,32 @@ def _scan(topic: Topic, options: dict[str, Any], filter: Filter) -> Scan:
     )
 
 
-def _count(scan: Scan, filter: Filter, limit: int | None) -> int:
-    if not filter.active:
+def _count(scan: Scan, chosen: Filter, limit: int | None) -> int:
+    if not chosen.active:
         return scan.count()
     count = 0
     for batch in scan.batches(_BATCH_RECORDS_MAX):
-        count += len(filter.apply(batch))
+        count += len(chosen.apply(batch))
         if limit is not None and count >= limit:
             return limit
     return count
 
 
-def _print(topic: Topic, scan: Scan, renderer: Renderer, filter: Filter, options: dict[str, Any]) -> int:
+def _print(topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options: dict[str, Any]) -> int:
     output = sys.stdout.buffer
-    limit = options["limit"] if filter.active else None
+    limit = options["limit"] if chosen.active else None
+    values_only = isinstance(renderer, PlainRenderer) and not chosen.active
     printed = 0
     # Where to go on; None until something was printed, which means from the start.
     positions: dict[tuple[str, int], int] | None = None
     output.write(renderer.begin)
     try:
-        if limit == 0:
-            return 0
         for batch in scan.batches(_BATCH_RECORDS_MAX):
             with Hold():
-                records = filter.apply(batch)
+                records = chosen.apply(batch)
                 if limit is not None:
-                    records = list(islice(records, limit - printed))
-                output.write(renderer.render(records))
+                    records = records[: limit - printed]
+                output.write(render_values(batch.values()) if values_only else renderer.render(records))
                 # Bytes must not wait in a buffer while the scan waits for records.
                 output.flush()
                 printed += len(records)

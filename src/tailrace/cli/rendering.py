@@ -36,7 +36,7 @@ class PlainRenderer(Renderer):
     """The value and a line feed, byte for byte."""
 
     def render(self, records: Iterable[Record]) -> bytes:
-        return b"".join([(record.value or b"") + b"\n" for record in records])
+        return render_values([record.value for record in records])
 
 
 class LineRenderer(Renderer):
@@ -59,7 +59,9 @@ class LineRenderer(Renderer):
             when = f"{moment.date().isoformat()} {when}"
         value = "(tombstone)" if record.value is None else printable(record.value)
         key = "-" if record.key is None else printable(record.key)
-        line = clip(f"{when}  {printable(record.topic)}[{record.partition}]@{record.offset}  {key}  {value}", self._edge)
+        line = clip(
+            f"{when}  {printable(record.topic)}[{record.partition}]@{record.offset}  {key}  {value}", self._edge
+        )
         return f"\x1b[2m{line[: len(when)]}\x1b[0m{line[len(when) :]}\n" if self._color else line + "\n"
 
 
@@ -96,11 +98,7 @@ class CsvRenderer(Renderer):
         rows = []
         for record in records:
             fields = record_object(record)
-            headers = {name: fields[name] for name in ("headers", "headers_base64") if fields.get(name)}
-            if headers:
-                fields["headers"] = to_json(fields["headers"] if len(headers) == 1 and "headers" in headers else headers)
-            else:
-                fields["headers"] = ""
+            fields["headers"] = _headers_json(fields)
             rows.append([fields.get(name) for name in CSV_COLUMNS])
         return csv_text(rows).encode()
 
@@ -116,6 +114,11 @@ class FormatRenderer(Renderer):
     def render(self, records: Iterable[Record]) -> bytes:
         parts = self._parts
         return b"".join([part if isinstance(part, bytes) else part(record) for record in records for part in parts])
+
+
+def render_values(values: list[bytes | None]) -> bytes:
+    """Each value and a line feed; a tombstone is an empty line."""
+    return b"\n".join([*(value or b"" for value in values), b""])
 
 
 def make_renderer(invocation: Invocation, format: str | None) -> Renderer:
@@ -146,13 +149,9 @@ def record_object(record: Record) -> dict[str, Any]:
     }
     _put(fields, "key", record.key)
     _put(fields, "value", record.value)
-    fields["headers"] = headers = {}
-    encoded: dict[str, Any] = {}
+    fields["headers"] = {}
     if record.headers:
-        for name, data in record.headers.items():
-            _put_header(headers, encoded, name, data)
-    if encoded:
-        fields["headers_base64"] = encoded
+        _put_headers(fields, record)
     return fields
 
 
@@ -171,11 +170,26 @@ def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
         fields[name + "_base64"] = b64encode(data).decode()
 
 
-def _put_header(headers: dict[str, Any], encoded: dict[str, Any], name: str, data: bytes) -> None:
-    try:
-        headers[name] = data.decode()
-    except UnicodeDecodeError:
-        encoded[name] = b64encode(data).decode()
+def _put_headers(fields: dict[str, Any], record: Record) -> None:
+    """A text a name, or a list of texts for a name that repeats."""
+    grouped: dict[str, list[bytes]] = {}
+    for name, data in record.headers.multi_items():
+        grouped.setdefault(name, []).append(data)
+    for name, values in grouped.items():
+        try:
+            texts = [data.decode() for data in values]
+            target = "headers"
+        except UnicodeDecodeError:
+            texts = [b64encode(data).decode() for data in values]
+            target = "headers_base64"
+        fields.setdefault(target, {})[name] = texts[0] if len(texts) == 1 else texts
+
+
+def _headers_json(fields: dict[str, Any]) -> str:
+    """The headers as one JSON text, empty for none; those that are not UTF-8 stand under headers_base64."""
+    if "headers_base64" in fields:
+        return to_json({name: fields[name] for name in ("headers", "headers_base64")})
+    return to_json(fields["headers"]) if fields["headers"] else ""
 
 
 def _compile(format: str, data: Callable[[bytes | None], bytes]) -> list[bytes | Callable[[Record], bytes]]:
@@ -186,7 +200,7 @@ def _compile(format: str, data: Callable[[bytes | None], bytes]) -> list[bytes |
         "d": lambda record: iso_time(record.timestamp).encode(),
         "k": lambda record: data(record.key),
         "v": lambda record: data(record.value),
-        "h": lambda record: to_json(_headers_text(record)).encode(),
+        "h": lambda record: _headers_json(record_object(record)).encode(),
     }
     parts: list[bytes | Callable[[Record], bytes]] = []
     rest = iter(format)
@@ -207,10 +221,6 @@ def _compile(format: str, data: Callable[[bytes | None], bytes]) -> list[bytes |
         else:
             parts.append(character.encode("utf-8", "surrogateescape"))
     return parts
-
-
-def _headers_text(record: Record) -> dict[str, str]:
-    return {name: printable(data) for name, data in record.headers.items()}
 
 
 def _exact_data(data: bytes | None) -> bytes:

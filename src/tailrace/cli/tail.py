@@ -6,18 +6,18 @@ from typing import Any
 
 import click
 
-from .arguments import TOPIC
+from .arguments import complete_topics
 from .commands import command as make_command
 from .invocation import Invocation
 from .read import record_options, run
 
 
 @make_command("tail")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("-n", "--last", metavar="N|D", default="10", show_default=True, help="How many, or of how long (1h).")
 @record_options
 @click.pass_obj
-def command(invocation: Invocation, topic: str, **options: Any) -> None:
+def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Print the newest records of a topic, then follow it.
 
     The same as read -n 10 -f. A topic that does not exist yet is waited for; Ctrl-C ends.

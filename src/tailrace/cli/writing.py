@@ -32,9 +32,7 @@ class Written:
             first, _, count = self.partitions.get(partition, (offsets[0], 0, 0))
             self.partitions[partition] = (first, offsets[-1], count + len(offsets))
 
-    def extend(
-        self, topic: Topic, entries: Sequence[Entry], partition: int | None, durable: bool | str | None
-    ) -> None:
+    def extend(self, topic: Topic, entries: Sequence[Entry], partition: int | None, durable: bool | str | None) -> None:
         """Append entries, all or none of them; Ctrl-C waits until it is done."""
         if not entries:
             return
@@ -68,10 +66,10 @@ class Written:
 
     def print(self, invocation: Invocation) -> None:
         """The account on stdout, in the format asked for."""
-        format = invocation.format()
-        if format in ("table", "plain"):
+        layout = invocation.format()
+        if layout in ("table", "plain"):
             write("".join(line + "\n" for line in self.lines()))
-        elif format == "json":
+        elif layout == "json":
             write(to_json(self.rows(), 2) + "\n")
         else:
             write_rows(invocation, _FIELDS, self.rows())

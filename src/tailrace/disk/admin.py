@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.disk.catalog import TopicEntry, encode
 from tailrace.disk.frame import prepare
-from tailrace.disk.lock import Reentered
 from tailrace.disk.partition import frames_size
 from tailrace.disk.recovery import remove_tree
 from tailrace.disk.tails import DIRTY, END, FAILED, INCARNATION, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
@@ -107,22 +106,17 @@ class Admin:
 
     def _alone(self, change: Callable[[], Result]) -> Result:
         """Run a change under the journal lock, on a catalog that is up to date."""
-        store, committer = self.store, self.store.committer
+        store = self.store
         store.check_writable()
-        try:
-            committer.acquire()
+
+        def fresh() -> Result:
             store.home.check_writable()
             if store.tails.words[UNRESOLVED_WORD]:
-                committer.resolve_locked()
+                store.committer.resolve_locked()
             store.refresh()
-            result = change()
-            committer.release()
-        except Reentered:
-            raise
-        except BaseException:
-            committer.abandon()
-            raise
-        return result
+            return change()
+
+        return store.committer.holding(fresh)
 
     def _alive(self, topic_id: int) -> TopicEntry:
         entry = self.store.catalog.by_id.get(topic_id)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.disk.frame import Prepared, place, salt_chain
-from tailrace.disk.home import Home, storage_error
+from tailrace.disk.home import Home, is_untyped, storage_error
 from tailrace.disk.journal import (
     ADOPT,
     ENTRIES_AT,
@@ -38,6 +38,8 @@ from tailrace.limits import ADOPT_BYTES_MIN, INLINE_BYTES_MAX, PARTICIPANTS_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
+
+Result = TypeVar("Result")
 
 CHECKPOINT_SHARE = 0.75
 
@@ -128,41 +130,31 @@ class Committer:
             raise LimitError(
                 f"A commit over {len(writes)} partitions is above the maximum of {PARTICIPANTS_MAX}; write in smaller parts."
             )
-        writes = self._stage_large(writes)
-        try:
-            self.acquire()
-            offsets = self._commit(writes)
-            self.release()
-        except Reentered:
-            raise
-        except BaseException:
-            self.abandon()
-            raise
-        return offsets
+        staged = self._stage_large(writes)
+        return self.holding(lambda: self._commit(staged))
 
     def resolve(self) -> None:
         """Roll a dead commit forward or back."""
-        try:
-            self.acquire()
-            self.resolve_locked()
-            self.release()
-        except Reentered:
-            raise
-        except BaseException:
-            self.abandon()
-            raise
+        self.holding(self.resolve_locked)
 
     def checkpoint(self) -> None:
         """Sync every partition that the journal still vouches for, then start a new generation."""
+        self.holding(self.checkpoint_locked)
+
+    def holding(self, action: Callable[[], Result]) -> Result:
+        """Run an action under the journal lock; after any exception everything it held is closed."""
         try:
             self.acquire()
-            self.checkpoint_locked()
+            result = action()
             self.release()
         except Reentered:
             raise
-        except BaseException:
+        except BaseException as error:
             self.abandon()
+            if is_untyped(error):
+                raise storage_error(error, "a write to the log", self.home.path) from error
             raise
+        return result
 
     def acquire(self) -> None:
         """Take the journal lock."""

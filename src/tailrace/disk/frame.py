@@ -15,12 +15,15 @@ from tailrace.errors import LimitError, VersionError
 from tailrace.limits import FRAME_BODY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_RECORDS_MAX
 
 try:
-    from fastcrc.crc32 import iscsi as crc32c
+    from fastcrc.crc32 import iscsi as fastest_crc32c
 except ImportError:  # google-crc32c takes bytes only, so each buffer is copied: right, but slower.
     import google_crc32c
 
-    def crc32c(data: ReadableBuffer, initial: int | None = None) -> int:
+    def fastest_crc32c(data: ReadableBuffer, initial: int | None = None) -> int:
         return int(google_crc32c.extend(initial or 0, bytes(data)))
+
+
+crc32c = fastest_crc32c
 
 
 if TYPE_CHECKING:

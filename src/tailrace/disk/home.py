@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tailrace.disk.tails import LOG_FAILED_WORD
-from tailrace.errors import DiskFullError, DurabilityError, LockedError, ReadOnlyError, StorageError
+from tailrace.errors import DiskFullError, DurabilityError, LockedError, ReadOnlyError, StorageError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -42,6 +42,11 @@ class Home:
         pid = self.files.lock_holder(descriptor)
         holder = f"process {pid}" if pid else "another process"
         return LockedError(f"{what} stayed locked by {holder} for {self.timeout:g} s.", pid=pid)
+
+
+def is_untyped(error: BaseException) -> TypeGuard[OSError]:
+    """Whether an error came from the operating system and was not yet turned into one of ours."""
+    return isinstance(error, OSError) and not isinstance(error, TailraceError)
 
 
 def storage_error(error: OSError, what: str, path: str | None = None) -> Exception:

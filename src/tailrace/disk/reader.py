@@ -11,6 +11,7 @@ from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import Columns, columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import MAGIC, Header, read_header, salt_chain
+from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -148,12 +149,17 @@ class Reader:
         again = False
         while offset < stop:
             before = offset
-            for frame in self._segment_frames(offset, stop):
-                offset = frame.offset + frame.header.span
-                yield frame
-            if offset >= stop:
-                return
-            again = self._next(offset, stop, again and offset == before)
+            try:
+                for frame in self._segment_frames(offset, stop):
+                    offset = frame.offset + frame.header.span
+                    yield frame
+                if offset >= stop:
+                    return
+                again = self._next(offset, stop, again and offset == before)
+            except OSError as error:
+                if is_untyped(error):
+                    raise storage_error(error, "reading a partition", self.partition.path) from error
+                raise
 
     def _segment_frames(self, offset: int, stop: int) -> Iterator[Frame]:
         """Frames of one segment from an offset on, as far as they fit."""

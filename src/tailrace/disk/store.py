@@ -9,8 +9,9 @@ from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlac
 from tailrace.disk.commit import Committer, Write
 from tailrace.disk.flusher import Flusher
 from tailrace.disk.frame import MORE, Prepared
+from tailrace.disk.gauges import Gauges
 from tailrace.disk.groupcommit import GroupCommit, Waiter
-from tailrace.disk.home import Home
+from tailrace.disk.home import Home, is_untyped, storage_error
 from tailrace.disk.lock import Reentered
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
@@ -62,6 +63,8 @@ class Store:
         self.queue = GroupCommit(self._commit_group)
         self.flusher = Flusher(tuning.flush_seconds, files.monotonic, self.flush_quietly)
         self.checkpointed = files.monotonic()
+        if self.writable and tuning.background:
+            self.home.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us())
         self.refresh()
         if self.writable and self.tails.words[UNRESOLVED_WORD]:
             self.committer.resolve()
@@ -178,8 +181,10 @@ class Store:
             except PendingCommit:
                 partition.abandon()
                 self.committer.resolve()
-            except BaseException:
+            except BaseException as error:
                 partition.abandon()
+                if is_untyped(error):
+                    raise storage_error(error, "a write to a partition", partition.path) from error
                 raise
             else:
                 return result

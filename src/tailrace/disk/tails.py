@@ -172,7 +172,11 @@ class Tails:
 
     def wake(self) -> None:
         """Raise a file event: a store into a mapping raises none."""
-        self.files.write(self.descriptor, b"\0", WAKE_POSITION)
+        try:
+            self.files.write(self.descriptor, b"\0", WAKE_POSITION)
+        except OSError:
+            # Followers look by themselves every 100 ms; what was published stays published.
+            return
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with its last view."""

@@ -1,0 +1,69 @@
+"""`tailrace namespace`: list and drop namespaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .commands import Group
+from .commands import group as make_group
+from .confirmation import confirm, counted
+from .failure import CommandError
+from .invocation import Invocation
+from .output import printable, write_rows
+
+if TYPE_CHECKING:
+    from tailrace import Log
+
+_FIELDS = ("name", "topics", "partitions", "records", "bytes")
+
+
+@make_group("namespace")
+@click.pass_context
+def command(context: click.Context) -> None:
+    """List and drop namespaces; -N is not used here."""
+    Group.help_if_alone(context)
+
+
+@command.command("ls")
+@click.pass_obj
+def list_namespaces(invocation: Invocation) -> None:
+    """List the namespaces of a log."""
+    with invocation.open("read", whole=True) as log:
+        rows = [_row(log, name) for name in log.namespaces()]
+    write_rows(invocation, _FIELDS, rows)
+
+
+@command.command("drop")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.pass_obj
+def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
+    """Delete a namespace with all its topics and records, for ever."""
+    with invocation.open("read" if dry_run else "change", whole=True) as log:
+        if name not in log.namespaces():
+            raise CommandError(
+                "not-found",
+                f"There is no namespace {name!r}.",
+                "Nothing was changed; list them with: tailrace namespace ls",
+            )
+        row = _row(log, name)
+        if not dry_run:
+            content = f"{counted(row['topics'], 'topic')} and {counted(row['records'], 'record')}"
+            confirm(invocation, f"Drop the namespace {printable(name)} with {content} for ever")
+            log.drop_namespace(name)
+    write_rows(invocation, _FIELDS, [row])
+    invocation.note(f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}.")
+
+
+def _row(log: Log, name: str) -> dict[str, Any]:
+    with log.namespace(name) as inner:
+        infos = inner.topics()
+    return {
+        "name": name,
+        "topics": len(infos),
+        "partitions": sum(info.partitions for info in infos),
+        "records": sum(info.records for info in infos),
+        "bytes": sum(info.bytes for info in infos),
+    }

@@ -1,0 +1,203 @@
+"""`tailrace topic`: list, create, show, alter, trim and drop topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arguments import complete_topics, parse_place, parse_settings
+from .commands import Group
+from .commands import group as make_group
+from .confirmation import confirm, counted
+from .invocation import Invocation
+from .output import printable, write, write_object, write_rows
+
+if TYPE_CHECKING:
+    from tailrace import Log, Topic
+    from tailrace.types import TopicInfo
+
+LIST_FIELDS = ("name", "partitions", "records", "bytes", "rate", "oldest", "newest", "settings")
+_OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
+_TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records")
+
+
+@make_group("topic")
+@click.pass_context
+def command(context: click.Context) -> None:
+    """List, create, show, alter, trim and drop topics."""
+    Group.help_if_alone(context)
+
+
+@command.command("ls")
+@click.argument("match", default="...")
+@click.pass_obj
+def list_topics(invocation: Invocation, match: str) -> None:
+    """List topics: * in MATCH is one level, a final ... is the rest."""
+    with invocation.open("read") as log:
+        infos = log.topics(match)
+    write_rows(invocation, LIST_FIELDS, [info.to_json() for info in infos])
+
+
+@command.command("create")
+@click.argument("name")
+@click.option(
+    "--set", "texts", multiple=True, metavar="NAME=VALUE", help="A setting, such as partitions=4; may repeat."
+)
+@click.pass_obj
+def create(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
+    """Create a topic, and the log when there is none."""
+    settings = parse_settings(texts)
+    with invocation.open("create") as log:
+        if any(info.name == name for info in _infos(log, name)):
+            from tailrace.errors import TopicExistsError
+
+            raise TopicExistsError(
+                f"There is a topic {name!r} already.",
+                topic=name,
+                hint=f"It was not changed; see it with: tailrace topic show {name}",
+            )
+        with _wrong_settings():
+            log.topic(name, **(settings or {"partitions": 1}))
+        _print_topic(invocation, log, name)
+
+
+@command.command("show")
+@click.argument("name", shell_complete=complete_topics)
+@click.pass_obj
+def show(invocation: Invocation, name: str) -> None:
+    """Show a topic: its numbers, its settings, and the offsets of each partition."""
+    with invocation.open("read") as log:
+        _print_topic(invocation, log, name)
+
+
+@command.command("alter")
+@click.argument("name", shell_complete=complete_topics)
+@click.argument("texts", nargs=-1, required=True, metavar="NAME=VALUE...")
+@click.pass_obj
+def alter(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
+    """Change settings of a topic; partitions can only grow."""
+    settings = parse_settings(texts)
+    with invocation.open("change") as log:
+        topic = log.topic(name)
+        before = dict(topic.settings)
+        with _wrong_settings():
+            topic.alter(**settings)
+        after: dict[str, Any] = dict(log.topic(name).settings)
+        for each in settings:
+            change = f"{before.get(each)} -> {after.get(each)}" if before.get(each) != after.get(each) else "unchanged"
+            invocation.note(f"{each}: {printable(change)}")
+        _print_topic(invocation, log, name)
+
+
+@command.command("trim")
+@click.argument("name", shell_complete=complete_topics)
+@click.option(
+    "--before", required=True, metavar="S", help="The first place to keep: an offset, 0:17,1:20, a time, -7d."
+)
+@click.option("-p", "--partition", type=click.IntRange(0), metavar="N", help="Only this partition.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.pass_obj
+def trim(invocation: Invocation, name: str, before: str, partition: int | None, dry_run: bool) -> None:
+    """Delete the oldest records of a topic, for ever."""
+    with invocation.open("read" if dry_run else "change") as log:
+        topic = log.topic(name)
+        plan = _trim_plan(topic, parse_place(before), partition)
+        count = sum(row["records"] for row in plan)
+        if not dry_run and count:
+            confirm(invocation, f"Trim {counted(count, 'record')} of {printable(name)} for ever")
+            # The offsets that were shown, so that exactly what was agreed to goes.
+            topic.trim({row["partition"]: row["before"] for row in plan if row["records"]})
+    write_rows(invocation, _TRIM_FIELDS, plan)
+    invocation.note(f"{'Would trim' if dry_run else 'Trimmed'} {counted(count, 'record')}.")
+
+
+@command.command("drop")
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.pass_obj
+def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
+    """Delete a topic and all of its records, for ever."""
+    with invocation.open("read" if dry_run else "change") as log:
+        info = _info(log, name)
+        if not dry_run:
+            confirm(invocation, f"Drop the topic {printable(name)} with {counted(info.records, 'record')} for ever")
+            log.topic(name).drop()
+    write_rows(invocation, ("name", "partitions", "records", "bytes"), [_count_fields(info)])
+    invocation.note(f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}.")
+
+
+def _infos(log: Log, name: str) -> list[TopicInfo]:
+    # A name that only a pattern can have is refused by the call that follows, with the reason.
+    return [] if "*" in name or "..." in name else log.topics(name)
+
+
+def _info(log: Log, name: str) -> TopicInfo:
+    # Asking for the offsets first raises the library's error for a topic that is not there.
+    log.topic(name).offsets()
+    return log.topics(name)[0]
+
+
+def _count_fields(info: TopicInfo) -> dict[str, Any]:
+    fields = info.to_json()
+    return {name: fields[name] for name in ("name", "partitions", "records", "bytes")}
+
+
+def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
+    fields = _info(log, name).to_json()
+    offsets = [
+        {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
+    ]
+    if invocation.format() != "table":
+        write_object(invocation, {**fields, "offsets": offsets})
+        return
+    write_object(invocation, fields)
+    write("\n")
+    write_rows(invocation, _OFFSET_FIELDS, offsets)
+
+
+def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, Any]]:
+    """By partition, where it begins, where it would begin, and how many records stand between."""
+    bounds = topic.offsets()
+    if only is not None and only not in bounds:
+        raise click.UsageError(f"There is no partition {only}: {topic.name} has {len(bounds)}.")
+    if isinstance(before, int) and only is None and len(bounds) > 1:
+        raise click.UsageError(
+            f"{topic.name} has {len(bounds)} partitions: add -p N, or write --before 0:{before},1:..."
+        )
+    if isinstance(before, dict):
+        unknown = sorted(set(before) - set(bounds))
+        if unknown:
+            raise click.UsageError(f"There is no partition {unknown[0]}: {topic.name} has {len(bounds)}.")
+    rows = []
+    for partition, (earliest, latest, _) in sorted(bounds.items()):
+        if only not in (None, partition):
+            continue
+        place = _trim_place(topic, before, partition, earliest, latest)
+        if place is not None:
+            kept = min(max(place, earliest), latest)
+            rows.append(dict(zip(_TRIM_FIELDS, (topic.name, partition, earliest, kept, kept - earliest), strict=True)))
+    return rows
+
+
+def _trim_place(topic: Topic, before: Any, partition: int, earliest: int, latest: int) -> int | None:
+    if isinstance(before, dict):
+        return before.get(partition)
+    if isinstance(before, int):
+        return before
+    if before == "earliest":
+        return earliest
+    if before == "latest":
+        return latest
+    return topic.offset_at(before, partition)
+
+
+@contextmanager
+def _wrong_settings() -> Iterator[None]:
+    """A setting that the library does not know is a wrong argument of the command."""
+    try:
+        yield
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,51 @@
+"""What the tests of the command line share: a log in a fresh directory, and two ways to call the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tailrace.cli import root
+
+COMMAND = str(Path(sys.executable).with_name("tailrace"))
+
+
+class Cli:
+    """The command line on one log: `cli("read", "orders")` in this process, `cli.start(...)` in one of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, *arguments: str, input: bytes | str | None = None) -> Result:
+        return CliRunner().invoke(root, ["-L", str(self.path), *arguments], input=input)
+
+    def ok(self, *arguments: str, input: bytes | str | None = None) -> str:
+        """The stdout of a call that must succeed."""
+        result = self(*arguments, input=input)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen[bytes]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environment = {**os.environ, "TAILRACE_LOG": str(self.path), "PYTHONUNBUFFERED": ""}
+        # pytest-xdist starts its workers with Ctrl-C ignored now and then, which a child would inherit.
+        restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        return subprocess.Popen([COMMAND, *arguments], env=environment, **{**pipes, **restore, **options})
+
+    def finish(self, *arguments: str, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        """A call in a process of its own, to its end."""
+        process = self.start(*arguments, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE)
+        stdout, stderr = process.communicate(input, timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch) -> Cli:
+    monkeypatch.delenv("TAILRACE_NAMESPACE", raising=False)
+    return Cli(tmp_path / "log")

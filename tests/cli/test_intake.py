@@ -1,0 +1,166 @@
+"""Input of every form, whole and broken, in batches."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from tailrace.cli import intake
+from tailrace.cli.intake import BadLine, Entry
+
+
+def lines(data: bytes, parse=None, **options):
+    batches = list(intake.read_lines(io.BytesIO(data), parse or intake.line_parser(None, None), **options))
+    return [entry for batch in batches for entry in batch.entries], [bad for batch in batches for bad in batch.bad]
+
+
+def test_lines_are_kept_byte_for_byte():
+    entries, bad = lines(b"a\n\n\xff\r\nlast")
+    assert [entry.value for entry in entries] == [b"a", b"", b"\xff\r", b"last"]
+    assert bad == []
+    assert lines(b"a\n")[0] == [Entry(b"a")]
+    assert lines(b"") == ([], [])
+
+
+def test_batches_are_bounded(monkeypatch):
+    monkeypatch.setattr(intake, "BATCH_ENTRIES_MAX", 3)
+    sizes = [len(batch.entries) for batch in intake.read_lines(io.BytesIO(b"x\n" * 8), intake.line_parser(None, None))]
+    assert sizes == [3, 3, 2]
+
+
+def test_a_line_too_long_is_named_and_not_kept(monkeypatch):
+    monkeypatch.setattr(intake, "ENTRY_BYTES_MAX", 10)
+    monkeypatch.setattr(intake, "BATCH_BYTES_MAX", 4)
+    entries, bad = lines(b"short\n" + b"x" * 1000 + b"\nafter\n", lenient=True)
+    assert [entry.value for entry in entries] == [b"short", b"after"]
+    assert bad == [BadLine(2, "it is longer than 10 bytes")]
+
+
+def test_a_slow_pipe_gives_what_it_has():
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb", 0) as sender:
+        batches = intake.read_lines(stream, intake.line_parser(None, None))
+        sender.write(b"one\ntw")
+        assert next(batches).entries == [Entry(b"one")]
+        sender.write(b"o\nthree")
+        assert next(batches).entries == [Entry(b"two")]
+        closer = threading.Timer(0.05, sender.close)
+        closer.start()
+        assert next(batches).entries == [Entry(b"three")]
+        closer.join()
+
+
+def test_json_lines_are_stored_as_they_stand():
+    entries, bad = lines(b'{"id": 1}\n\n  {"id":2} \nnope\n[3]\n', intake.json_parser(None), lenient=True)
+    assert [entry.value for entry in entries] == [b'{"id": 1}', b'{"id":2}', b"[3]"]
+    assert [each.line for each in bad] == [4]
+    assert "not JSON" in bad[0].reason
+
+
+def test_a_bad_line_is_the_last_unless_lenient():
+    batches = list(intake.read_lines(io.BytesIO(b"1\n{\n3\n"), intake.json_parser(None)))
+    assert [(batch.entries, [bad.line for bad in batch.bad]) for batch in batches] == [([Entry(b"1")], [2])]
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [(b'{"k":"a"}', b"a"), (b'{"k":7}', b"7"), (b'{"k":null}', None), (b'{"k":{"x": [1]}}', b'{"x":[1]}')],
+)
+def test_a_key_comes_from_its_field(line, key):
+    assert intake.json_parser("k")(line) == Entry(line, key)
+    assert intake.line_parser(None, "k")(line) == Entry(line, key)
+
+
+@pytest.mark.parametrize("line", [b'{"other":1}', b"[1]", b"3"])
+def test_a_missing_key_field_is_a_bad_line(line):
+    with pytest.raises(ValueError, match="no field 'k'"):
+        intake.json_parser("k")(line)
+
+
+def test_a_record_as_read_prints_it():
+    parse = intake.record_parser(None, None)
+    line = (
+        b'{"topic":"t","partition":0,"offset":9,"timestamp":"2026-11-15T20:51:30.123456Z","key":"k",'
+        b'"value_base64":"/w==","headers":{"a":"1","b":["2","3"]},"headers_base64":{"c":"/w=="}}'
+    )
+    entry = parse(line)
+    assert entry.value == b"\xff"
+    assert entry.key == b"k"
+    assert entry.timestamp == datetime(2026, 11, 15, 20, 51, 30, 123456, UTC)
+    assert list(entry.headers.items()) == [("a", b"1"), ("b", b"2"), ("b", b"3"), ("c", b"\xff")]
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [(b'{"value":"text"}', b"text"), (b'{"value":{"a": 1}}', b'{"a":1}'), (b'{"value":null}', None)],
+)
+def test_values_that_are_not_text_become_json(line, value):
+    assert intake.record_parser(None, None)(line) == Entry(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"id":1}', 'no "value"'),
+        (b"[]", 'no "value"'),
+        (b'{"value":"a","value_base64":"YQ=="}', "both"),
+        (b'{"value_base64":"?"}', "not base64"),
+        (b'{"value_base64":5}', "not base64"),
+        (b'{"value":"a","headers":[1]}', "not an object"),
+        (b'{"value":"a","headers":{"a":1}}', "not a text"),
+        (b'{"value":"a","timestamp":"soon"}', "not a time"),
+        (b'{"value":"a","timestamp":"2026-11-15T20:00"}', "no zone"),
+        (b'{"value":"a","timestamp":1.5}', "not a time"),
+        (b'{"value":"\xff"}', "not UTF-8"),
+    ],
+)
+def test_what_is_no_record_says_why(line, reason):
+    with pytest.raises(ValueError, match=reason):
+        intake.record_parser(None, None)(line)
+
+
+def rows(data: bytes, key_field=None, **options):
+    batches = list(intake.read_rows(io.BytesIO(data), key_field, **options))
+    return [entry for batch in batches for entry in batch.entries], [bad for batch in batches for bad in batch.bad]
+
+
+def test_rows_become_objects():
+    entries, bad = rows('\ufeffid,name\n1,"a ""b"" c"\n\n2,"two\nlines"\n'.encode(), "id")
+    assert entries == [
+        Entry(b'{"id":"1","name":"a \\"b\\" c"}', b"1"),
+        Entry(b'{"id":"2","name":"two\\nlines"}', b"2"),
+    ]
+    assert bad == []
+
+
+def test_bad_rows_are_named_by_their_first_line():
+    entries, bad = rows(b'a,b\n1,2\n3\n"x\ny",5\n6,7,8\n\xff,1\n9,9\n', lenient=True)
+    assert [entry.value for entry in entries] == [b'{"a":"1","b":"2"}', b'{"a":"x\\ny","b":"5"}', b'{"a":"9","b":"9"}']
+    assert bad == [
+        BadLine(3, "it has 1 columns, not 2"),
+        BadLine(6, "it has 3 columns, not 2"),
+        BadLine(7, "it is not UTF-8"),
+    ]
+
+
+def test_a_csv_can_be_entered_in_the_middle():
+    entries, _ = rows(b"a\n1\n2\n3\n", first_line=3)
+    assert [entry.value for entry in entries] == [b'{"a":"2"}', b'{"a":"3"}']
+
+
+@pytest.mark.parametrize(("data", "reason"), [(b"a,a\n", "twice"), (b"a,b\n", "no column 'k'")])
+def test_a_csv_with_wrong_names_is_refused(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        rows(data, "k")
+
+
+def test_columns_that_no_entry_has_are_left_out():
+    assert intake.columns([Entry(b"a"), Entry(None)]) == ([b"a", None], None, None, None)
+    values, keys, _, timestamps = intake.columns([Entry(b"a", b"k"), Entry(b"b", None, None, 1_700_000_000_000_000)])
+    assert (values, keys) == ([b"a", b"b"], [b"k", None])
+    assert timestamps[1] == 1_700_000_000_000_000
+    assert timestamps[0] > timestamps[1]

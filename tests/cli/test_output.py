@@ -1,0 +1,63 @@
+"""Tables, plain rows and sizes, and what may reach a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.cli import output
+from tailrace.cli.invocation import Invocation
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"plain", "plain"),
+        ("caf\u00e9 \u8336", "caf\u00e9 \u8336"),
+        (b"\x1b[31mred", "\\x1b[31mred"),
+        (b"a\r\n\tb", "a\\r\\n\\tb"),
+        (b"\xff\xfe", "\\xff\\xfe"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\u202egpj.exe", "\\u202egpj.exe"),
+        ("\udcff", "\\udcff"),
+        (None, ""),
+    ],
+)
+def test_nothing_that_steers_a_terminal_gets_through(data, text):
+    assert output.printable(data) == text
+
+
+def test_every_control_is_escaped():
+    every = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
+    assert output.printable(every).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "0.977 KiB"), (1536, "1.5 KiB"), (300 << 20, "300 MiB"), (5 << 50, "5120 TiB")],
+)
+def test_sizes_have_three_digits(size, text):
+    assert output.human_size(size) == text
+
+
+def test_columns_align_also_under_wide_characters():
+    rows = [{"name": "\u8336", "records": 5}, {"name": "orders", "records": 12345}]
+    lines = output.table(Invocation(), ("name", "records"), rows).splitlines()
+    assert lines == ["name    records", "\u8336            5", "orders   12,345"]
+    assert len({output.display_width(line) for line in lines}) == 1
+
+
+def test_a_clipped_text_fits():
+    assert output.clip("abcdef", 6) == "abcdef"
+    assert output.clip("abcdefg", 6) == "abcde\u2026"
+    assert output.display_width(output.clip("\u8336" * 9, 6)) <= 6
+
+
+def test_fields_of_fields_get_dotted_names():
+    flat = output.flatten({"a": 1, "b": {"c": 2}, "d": [{"e": 3}, {"e": 4}], "f": []})
+    assert flat == {"a": 1, "b.c": 2, "d.0.e": 3, "d.1.e": 4, "f": []}
+
+
+def test_a_plain_cell_stays_on_its_line():
+    assert output.plain_cell("a\tb\nc") == "a\\tb\\nc"
+    assert output.plain_cell(None) == ""
+    assert output.plain_cell({"a": None}) == '{"a": null}'
