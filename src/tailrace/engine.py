@@ -16,7 +16,15 @@ from tailrace.disk.files import Files
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.store import Store
 from tailrace.disk.tails import FrozenTails
-from tailrace.errors import ClosedError, CorruptionError, ForkedError, LockedError, NotALogError, OpenError, TailraceError
+from tailrace.errors import (
+    ClosedError,
+    CorruptionError,
+    ForkedError,
+    LockedError,
+    NotALogError,
+    OpenError,
+    TailraceError,
+)
 from tailrace.names import topic_not_found
 
 if TYPE_CHECKING:
@@ -170,7 +178,11 @@ class Engine:
         self.wake()
         store = self._store
         if store is not None and self.writable:
-            self.write(store.flush)
+            try:
+                self.write(store.flush)
+            except ClosedError:
+                # Another thread closed the last handle meanwhile, and with it everything is on disk.
+                return
 
     def close(self) -> None:
         """Close the store, after the writes that other threads are inside of."""
@@ -205,6 +217,8 @@ class Registry:
     def __init__(self) -> None:
         self.mutex = threading.RLock()
         self.engines: dict[tuple[int, int, int, bool], Engine] = {}
+        # Also those that were replaced in the table above while somebody still uses them.
+        self.alive: set[Engine] = set()
         self.flushers: list[threading.Lock] = []
         self.forking = False
 
@@ -217,6 +231,7 @@ class Registry:
             if engine is None:
                 engine = Engine(files, path, mode, exclusive, timeout, tuning)
                 key = self._key(files, path, engine.writable)
+                self.alive.add(engine)
                 if key is not None:
                     self.engines[key] = engine
             else:
@@ -231,7 +246,7 @@ class Registry:
         engine = self.engines.get(key)
         if engine is not None and not engine.handles:
             # Every handle was forgotten: what they left open is closed before somebody else's begins.
-            del self.engines[key]
+            self.remove(engine)
             engine.close()
             engine = None
         if mode == "r":
@@ -258,6 +273,8 @@ class Registry:
         return None if stat is None else (id(files), stat.device, stat.inode, writable)
 
     def remove(self, engine: Engine) -> None:
+        """Forget an engine that is about to be closed."""
+        self.alive.discard(engine)
         for key in [key for key, known in self.engines.items() if known is engine]:
             del self.engines[key]
 
@@ -265,19 +282,20 @@ class Registry:
 
     def close_all(self) -> None:
         """At exit: bring to disk what handles that nobody closed have written."""
-        for engine in list(self.engines.values()):
+        for engine in list(self.alive):
             try:
                 engine.close()
             except (TailraceError, OSError):
                 # Nobody is left to tell; recovery meets the same state.
                 continue
         self.engines.clear()
+        self.alive.clear()
 
     def before_fork(self) -> None:
-        """Let no fork copy a flush or an opening halfway; after a while it goes on regardless, which costs descriptors."""
+        """Let no fork copy a flush or an opening halfway; when one takes long, the child loses a few descriptors."""
         deadline = time.monotonic() + FORK_WAIT_SECONDS
         self.forking = self.mutex.acquire(timeout=FORK_WAIT_SECONDS)
-        for engine in list(self.engines.values()):
+        for engine in list(self.alive):
             store = engine._store
             if store is not None and store.flusher.guard.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 self.flushers.append(store.flusher.guard)
@@ -293,7 +311,7 @@ class Registry:
         self.mutex = threading.RLock()
         self.flushers = []
         self.forking = False
-        for engine in list(self.engines.values()):
+        for engine in list(self.alive):
             try:
                 engine.forget()
             except (TailraceError, OSError):

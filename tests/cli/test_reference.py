@@ -1,4 +1,4 @@
-"""docs/cli.md and the command line say the same: commands, options, exit codes; help costs little and tells the truth."""
+"""docs/cli.md and the command line say the same: commands, options, exit codes; help imports no command."""
 
 from __future__ import annotations
 

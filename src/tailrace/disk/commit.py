@@ -121,6 +121,8 @@ class Committer:
         # The entry this process synced last: it needs no second copy to be believed.
         self.own_lsn = -1
         self.entered: list[Partition] = []
+        # Salts of the staged segments that the newest entry names, whatever became of it.
+        self.named: set[int] = set()
 
     # Public verbs; each takes the journal lock itself.
 
@@ -131,7 +133,19 @@ class Committer:
                 f"A commit over {len(writes)} partitions is above the maximum of {PARTICIPANTS_MAX}; write in smaller parts."
             )
         staged = self._stage_large(writes)
-        return self.holding(lambda: self._commit(staged))
+        try:
+            return self.holding(lambda: self._commit(staged))
+        except BaseException:
+            self._remove_staged(writes, staged)
+            raise
+
+    def _remove_staged(self, writes: Sequence[Write], staged: Sequence[Write]) -> None:
+        """Remove what this commit staged, unless the journal may name it."""
+        for given, write in zip(writes, staged, strict=True):
+            if given.staged is None and write.staged is not None and write.staged.salt not in self.named:
+                path = f"{write.partition.path}/{write.staged.name}"
+                if self.files.stat(path) is not None:
+                    self.files.remove_file(path)
 
     def resolve(self) -> None:
         """Roll a dead commit forward or back."""
@@ -289,6 +303,7 @@ class Committer:
         words = self.home.tails.words
         assert file.generation is not None
         lsn = file.place.lsn
+        self.named = {part.salt for part in parts if part.kind == ADOPT}
         words[UNRESOLVED_WORD] = lsn
         for write in writes:
             words[write.partition.word + DIRTY] = file.generation.generation
@@ -307,6 +322,7 @@ class Committer:
             for write in writes:
                 words[write.partition.word + PENDING] = 0
             words[UNRESOLVED_WORD] = 0
+            self.named = set()
             raise storage_error(error, "writing to the journal", file.path) from error
         try:
             file.sync()
@@ -468,11 +484,9 @@ class Committer:
             entry = self._find(lsn)
             partitions = {}
             for slot in slots:
-                partition = self.locate(slot)
-                if partition is None:
-                    raise CorruptionError(f"A dead commit names slot {slot}, which no topic has")
-                self._enter(partition, resolving=True)
-                partitions[slot] = partition
+                partition = self._enter_pending(slot)
+                if partition is not None:
+                    partitions[slot] = partition
             if entry is None:
                 for partition in partitions.values():
                     words[partition.word + PENDING] = 0
@@ -482,6 +496,21 @@ class Committer:
             self._leave_all()
         if not any(self.home.tails.column(PENDING, words[SLOTS_WORD])):
             words[UNRESOLVED_WORD] = 0
+
+    def _enter_pending(self, slot: int) -> Partition | None:
+        """Lock one participant of a dead commit; one that is damaged is marked failed and left out."""
+        partition = self.locate(slot)
+        if partition is None:
+            raise CorruptionError(f"A dead commit names slot {slot}, which no topic has")
+        try:
+            self._enter(partition, resolving=True)
+        except CorruptionError:
+            # `dirty` stays and pins the journal file: repairing needs its bytes.
+            self.home.tails.words[partition.word + PENDING] = 0
+            self.entered.remove(partition)
+            partition.abandon()
+            return None
+        return partition
 
     def _find(self, lsn: int) -> Entry | None:
         for _, entries in reversed(read_all(self.files, self.directory, self.home.log_id)):

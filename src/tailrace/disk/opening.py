@@ -172,11 +172,9 @@ class _Opening:
                 raise self._refused("stayed locked by a process that recovers it")
             return None
         identity = read_identity(files, self.path)
-        if identity is not None and files.stat(f"{self.path}/tails") is not None:
-            tails = Tails(files, f"{self.path}/tails", write=True)
-            if tails.belongs(identity[0]):
-                return Opened(*identity, tails, self.lock)
-            tails.close()
+        tails = self._believable(identity[0]) if identity is not None else None
+        if identity is not None and tails is not None:
+            return Opened(*identity, tails, self.lock)
         files.unlock(self.lock)
         if self._waited() >= FOREIGN_WAIT_SECONDS:
             raise LockedError(

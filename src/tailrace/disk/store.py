@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+CATALOG_END_WORD = word_of(CATALOG_SLOT) + END
+
 
 class Store:
     """Partitions by slot, the committer, the queue of appends that wait for the disk, and the flusher."""
@@ -56,7 +59,10 @@ class Store:
         self.tails = opened.tails
         self.indexes = Indexes()
         self.partitions: dict[int, Partition] = {}
+        self.opened: dict[int, Partition] = {}
         self.catalog = Catalog()
+        # One thread follows the catalog at a time; taken after every other lock, and nothing is waited for under it.
+        self.catalog_mutex = threading.RLock()
         self.closed = False
         self.catalog_partition = self._partition(CATALOG_PLACE)
         self.committer = Committer(self.home, self.locate)
@@ -73,22 +79,28 @@ class Store:
 
     def refresh(self) -> Catalog:
         """Follow the catalog: every call compares its end with the one that was read last."""
+        if self.catalog.offset != self.tails.words[CATALOG_END_WORD]:
+            with self.catalog_mutex:
+                self._follow_catalog()
+        return self.catalog
+
+    def _follow_catalog(self) -> None:
         catalog = self.catalog
-        end = self.tails.words[word_of(CATALOG_SLOT) + END]
-        if catalog.offset != end:
-            reader = self.reader(self.catalog_partition)
-            try:
-                start = catalog.offset or reader.newest_base(end)
-                for frame in reader.frames(start, end):
-                    column = reader.columns(frame)
-                    for at in range(column.index_at(start), column.count):
-                        catalog.apply(column.offset(at), column.value(at) or b"")
-            except CorruptionError as error:
-                error.topic = error.topic or "the catalog"
-                raise
-            finally:
-                reader.close()
-        return catalog
+        end = self.tails.words[CATALOG_END_WORD]
+        if catalog.offset == end:
+            return
+        reader = self.reader(self.catalog_partition)
+        try:
+            start = catalog.offset or reader.newest_base(end)
+            for frame in reader.frames(start, end):
+                column = reader.columns(frame)
+                for at in range(column.index_at(start), column.count):
+                    catalog.apply(column.offset(at), column.value(at) or b"")
+        except CorruptionError as error:
+            error.topic = error.topic or "the catalog"
+            raise
+        finally:
+            reader.close()
 
     def locate(self, slot: int) -> Partition | None:
         """The partition of a slot, None when no topic alive has it."""
@@ -139,7 +151,7 @@ class Store:
         """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds."""
         self.check_writable()
         if partition.lock.descriptor < 0:
-            self._make_way(1)
+            self._make_way([partition])
         flusher = self.flusher
         if flusher.thread is None and self.home.tuning.background:
             flusher.start()
@@ -260,7 +272,7 @@ class Store:
         self.check_writable()
         if self.home.tuning.background:
             self.flusher.start()
-        self._make_way(len(writes))
+        self._make_way([write.partition for write in writes])
         if len(writes) == 1 and writes[0].staged is None:
             write = writes[0]
             return [self.append(write.partition, one_group(write.frames), 0.0, write.expect)]
@@ -279,17 +291,25 @@ class Store:
             return self.transact(writes)
         return [self.append(write.partition, write.frames, durable, write.expect) for write in writes]
 
-    def _make_way(self, count: int) -> None:
-        """Close partitions that were opened longest ago, so that descriptors stay bounded; no lock is held here."""
-        limit = self.home.tuning.open_partitions_max
-        opened = [partition for partition in list(self.partitions.values()) if partition.lock.descriptor >= 0]
-        for partition in opened[: max(0, len(opened) + count - limit)]:
-            if not partition.lock.held and partition.slot != CATALOG_SLOT:
-                try:
-                    partition.release()
-                except (TailraceError, OSError):
-                    # Whoever writes there next meets the same failure and reports it.
-                    continue
+    def _make_way(self, wanted: Sequence[Partition]) -> None:
+        """Note what is about to be opened and close what was opened longest ago: descriptors stay bounded.
+
+        No lock is held here, since closing a partition may have to sync it first.
+        """
+        opened = self.opened
+        for partition in wanted:
+            opened[partition.slot] = partition
+        surplus = len(opened) - self.home.tuning.open_partitions_max
+        if surplus > 0:
+            keep = {partition.slot for partition in wanted}
+            for partition in [old for old in list(opened.values()) if old.slot not in keep][:surplus]:
+                if not partition.lock.held:
+                    opened.pop(partition.slot, None)
+                    try:
+                        partition.release()
+                    except (TailraceError, OSError):
+                        # Whoever writes there next meets the same failure and reports it.
+                        continue
 
     # Bringing to disk.
 
@@ -303,7 +323,7 @@ class Store:
             if partition is None or partition.failed or not partition.alive:
                 continue
             if partition.lock.descriptor < 0:
-                self._make_way(1)
+                self._make_way([partition])
             try:
                 self.inside(partition, partition.settle)
             except TopicNotFoundError:
@@ -379,6 +399,7 @@ class Store:
         for partition in list(self.partitions.values()):
             partition.close()
         self.committer.forget()
+        self.tails.close()
         if self.lock >= 0:
             self.files.close(self.lock)
             self.lock = -1

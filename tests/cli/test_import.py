@@ -1,0 +1,97 @@
+"""import: good lines, bad lines, and several imports at once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+import tailrace
+
+
+def test_json_lines(cli, tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'{"id": 1}\n\n{"id": 2}\n')
+    assert cli.ok("import", str(file), "--topic", "events", "--key-field", "id") == "events[0]@0..1  (2 records)\n"
+    with tailrace.open(cli.path, "r") as log:
+        assert [(record.key, record.value) for record in log.topic("events").read()] == [
+            (b"1", b'{"id": 1}'),
+            (b"2", b'{"id": 2}'),
+        ]
+
+
+def test_several_files_by_their_endings(cli, tmp_path):
+    (tmp_path / "a.ndjson").write_text('{"id":1}\n')
+    (tmp_path / "b.CSV").write_text("id\n2\n")
+    assert (
+        cli.ok("import", str(tmp_path / "a.ndjson"), str(tmp_path / "b.CSV"), "--topic", "t")
+        == "t[0]@0..1  (2 records)\n"
+    )
+    assert cli.ok("read", "t") == '{"id":1}\n{"id":"2"}\n'
+
+
+def test_stdin_needs_a_form(cli):
+    assert cli("import", "-", "--topic", "t", input=b"1\n").exit_code == 2
+    assert cli.ok("import", "-", "--jsonl", "--topic", "t", input=b"1\n") == "t[0]@0  (1 record)\n"
+
+
+def test_bad_lines_are_named_counted_and_passed_over(cli, tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'{"id":1}\n{broken\n{"id":2}\n{"other":3}\n\xff\n')
+    result = cli("import", str(file), "--topic", "t", "--key-field", "id")
+    assert result.exit_code == 1
+    assert result.stdout == "t[0]@0..1  (2 records)\n"
+    named = result.stderr.splitlines()
+    assert [line.split(": ")[0] for line in named[:3]] == [f"{file}:{line}" for line in (2, 4, 5)]
+    assert named[3] == "Imported 2 records; passed over 3 bad lines."
+    fields = json.loads(cli("import", str(file), "--topic", "t", "-o", "json").stdout)
+    assert (fields["topic"], fields["records"], fields["bad"]) == ("t", 3, 2)
+    assert [each["line"] for each in fields["bad_lines"]] == [2, 5]
+    assert set(fields["bad_lines"][0]) == {"file", "line", "reason"}
+
+
+def test_very_many_bad_lines_are_counted(cli, tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"broken\n" * 5_000 + b"1\n")
+    result = cli("import", str(file), "--topic", "t")
+    assert len(result.stderr.splitlines()) == 102
+    assert "5,000 bad lines" in result.stderr
+
+
+def test_going_on_at_a_line(cli, tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"1\n2\n3\n4\n")
+    cli.ok("import", str(file), "--topic", "t", "--from-line", "3")
+    assert cli.ok("read", "t") == "3\n4\n"
+
+
+def test_a_missing_file_imports_nothing(cli, tmp_path):
+    (tmp_path / "a.jsonl").write_text("1\n")
+    result = cli("import", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--topic", "t")
+    assert result.exit_code == 3
+    assert not cli.path.exists()
+
+
+def test_several_imports_at_once(cli, tmp_path):
+    lines = 30_000
+    processes = []
+    for writer in range(3):
+        file = tmp_path / f"{writer}.jsonl"
+        file.write_text("".join(f'{{"writer":{writer},"n":{number}}}\n' for number in range(lines)))
+        processes.append(cli.start("import", str(file), "--topic", "events", "--durable", "no"))
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=100)
+        assert process.returncode == 0, stderr
+        assert b"(30000 records)" in stdout
+    with tailrace.open(cli.path, "r") as log:
+        found = [record.json() for record in log.topic("events").read()]
+    assert Counter(each["writer"] for each in found) == {0: lines, 1: lines, 2: lines}
+    for writer in range(3):
+        assert [each["n"] for each in found if each["writer"] == writer] == list(range(lines))
+
+
+@pytest.mark.parametrize("arguments", [(), ("--topic", "t"), ("x.txt", "--topic", "t"), ("x.jsonl",)])
+def test_wrong_usage(cli, arguments):
+    assert cli("import", *arguments).exit_code == 2
+    assert not cli.path.exists()

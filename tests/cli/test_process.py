@@ -1,0 +1,253 @@
+"""The command as a process: pipes that close, Ctrl-C, terminals, and exit codes the shell sees."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import COMMAND
+
+
+def fill(cli, count: int, topic: str = "orders") -> None:
+    with tailrace.open(cli.path, durable=False) as log:
+        log.topic(topic).extend([b"%08d" % number for number in range(count)])
+
+
+def read_line(process: subprocess.Popen[bytes], seconds: float = 30) -> bytes:
+    ready, _, _ = select.select([process.stdout], [], [], seconds)
+    assert ready, "nothing came"
+    return process.stdout.readline()
+
+
+def test_a_reader_that_leaves_is_no_failure(cli):
+    fill(cli, 300_000)
+    process = cli.start("read", "orders")
+    assert process.stdout.readline() == b"00000000\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
+    process.stderr.close()
+
+
+def test_head_in_a_shell(cli):
+    fill(cli, 300_000)
+    done = subprocess.run(
+        ["sh", "-c", f"'{COMMAND}' read orders | head -1"],
+        env={**os.environ, "TAILRACE_LOG": str(cli.path)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (b"00000000\n", b"")
+
+
+def test_ctrl_c_says_where_to_go_on(cli):
+    fill(cli, 5)
+    process = cli.start("read", "orders", "-f")
+    assert [read_line(process) for _ in range(5)][-1] == b"00000004\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stdout == b""
+    assert stderr.decode().splitlines() == ["tailrace: Interrupted.", "Go on with: tailrace read orders 5"]
+
+
+def test_ctrl_c_before_any_record(cli):
+    process = cli.start("append", "orders", "a")
+    process.communicate(timeout=30)
+    process = cli.start("tail", "later")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Nothing was printed" in stderr
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
+def test_ctrl_c_prints_whole_batches_and_the_position_fits(cli, delay):
+    fill(cli, 400_000)
+    process = cli.start("read", "orders", "-F", "%o\\n", "-f")
+    first = read_line(process)
+    timer = time.monotonic() + delay
+    chunks = [first]
+    while time.monotonic() < timer:
+        chunks.append(process.stdout.read1(1 << 16))
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    printed = [int(line) for line in (b"".join(chunks) + stdout).split()]
+    assert process.returncode == 130, stderr
+    assert printed == list(range(len(printed)))
+    assert stderr.decode().splitlines()[1] == f"Go on with: tailrace read orders {len(printed)}"
+
+
+def test_ctrl_c_in_an_append_tells_what_is_in(cli):
+    process = cli.start("append", "orders", stdin=subprocess.PIPE)
+    process.stdin.write(b"a\nb\nhalf")
+    process.stdin.flush()
+    wait_for(lambda: count(cli) == 2)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stdout == b""
+    assert b"orders[0]@0..1  (2 records)" in stderr
+    assert b"line 2" in stderr
+    assert count(cli) == 2
+
+
+def count(cli, topic: str = "orders") -> int:
+    try:
+        with tailrace.open(cli.path, "r") as log:
+            return log.topic(topic).read().count()
+    except tailrace.errors.TailraceError:
+        return 0
+
+
+def wait_for(condition, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def test_follow_across_processes(cli):
+    process = cli.start("tail", "orders", "-o", "jsonl")
+    try:
+        time.sleep(0.5)
+        cli.ok("append", "orders", "late")
+        assert b'"value": "late"' in read_line(process)
+        cli.ok("append", "orders", "later")
+        assert b'"value": "later"' in read_line(process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_slow_pipe_is_appended_as_it_comes(cli):
+    process = cli.start("append", "orders", stdin=subprocess.PIPE)
+    for number in range(1, 4):
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        wait_for(lambda number=number: count(cli) == number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (0, b"orders[0]@0..2  (3 records)\n"), stderr
+
+
+def test_a_large_input_needs_little_memory(cli):
+    """Appending 200 MB of lines raises the peak of memory by much less than that."""
+    program = (
+        "import resource, sys\nfrom tailrace.cli import root\n"
+        "try: root.main(['append', 'orders', '--durable', 'no'])\n"
+        "except SystemExit: pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TAILRACE_LOG": str(cli.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    block = (b"x" * 99 + b"\n") * 10_000
+    for _ in range(200):
+        process.stdin.write(block)
+    stdout, stderr = process.communicate(timeout=100)
+    assert stdout == b"orders[0]@0..1999999  (2000000 records)\n", stderr
+    assert int(stderr) < 150_000, "kilobytes"
+
+
+class Terminal:
+    """A command whose stdin, stdout and stderr are a terminal."""
+
+    def __init__(self, cli, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+
+    def until(self, text: bytes) -> bytes:
+        seen = b""
+        while text not in seen:
+            ready, _, _ = select.select([self.master], [], [], 30)
+            assert ready, seen
+            seen += os.read(self.master, 4096)
+        return seen
+
+    def finish(self) -> bytes:
+        seen = b""
+        while True:
+            try:
+                data = os.read(self.master, 4096)
+            except OSError:
+                break
+            if not data:
+                break
+            seen += data
+        os.close(self.master)
+        self.process.wait(timeout=30)
+        return seen
+
+
+def test_the_question_names_the_count(cli):
+    cli.ok("append", "orders", "a", "b", "c")
+    terminal = Terminal(cli, "topic", "drop", "orders")
+    assert b"3 records" in terminal.until(b"[y/N] ")
+    os.write(terminal.master, b"n\n")
+    assert b"Nothing was changed" in terminal.finish()
+    assert terminal.process.returncode == 1
+    assert count(cli) == 3
+    terminal = Terminal(cli, "topic", "drop", "orders")
+    terminal.until(b"[y/N] ")
+    os.write(terminal.master, b"y\n")
+    assert b"Dropped orders" in terminal.finish()
+    assert terminal.process.returncode == 0
+    assert cli("read", "orders").exit_code == 3
+
+
+def test_a_terminal_gets_lines_for_people(cli):
+    cli.ok("append", "orders", "--raw", "-k", "customer-42", input=b"\x1b[31mred" + b"x" * 500)
+    shown = Terminal(cli, "read", "orders", "--no-color").finish().decode()
+    assert "orders[0]@0  customer-42  \\x1b[31mred" in shown
+    assert "\x1b" not in shown
+    assert shown.rstrip().endswith("\u2026")
+    assert "\x1b[2m" in Terminal(cli, "read", "orders").finish().decode()
+
+
+def test_a_terminal_gets_tables(cli):
+    cli.ok("append", "orders", "a")
+    shown = Terminal(cli, "topic", "ls", "--no-color").finish().decode().splitlines()
+    assert shown[0].startswith("name    partitions  records")
+    assert shown[1].startswith("orders           1        1")
+
+
+def test_arrow_is_kept_from_a_terminal(cli):
+    cli.ok("append", "orders", "a")
+    terminal = Terminal(cli, "read", "orders", "-o", "arrow")
+    assert b"not for a terminal" in terminal.finish()
+    assert terminal.process.returncode == 2
+
+
+@pytest.mark.slow
+def test_a_log_held_by_another_is_busy(cli):
+    cli.ok("append", "orders", "a")
+    program = (
+        "import sys, tailrace\nwith tailrace.open(sys.argv[1], exclusive=True): print(1, flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(cli.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout.readline() == b"1\n"
+        done = cli.finish("append", "orders", "b")
+        assert done.returncode == 6, done.stderr
+        assert str(holder.pid).encode() in done.stderr
+    finally:
+        holder.communicate(timeout=30)
