@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from tailrace.cli import output
@@ -61,3 +63,30 @@ def test_a_plain_cell_stays_on_its_line():
     assert output.plain_cell("a\tb\nc") == "a\\tb\\nc"
     assert output.plain_cell(None) == ""
     assert output.plain_cell({"a": None}) == '{"a": null}'
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_that_goes_away(monkeypatch):
+    screen = FakeTerminal()
+    monkeypatch.setattr(output.sys, "stderr", screen)
+    monkeypatch.setattr(output, "_PROGRESS_SECONDS", 0.0)
+    progress = output.Progress(Invocation(), "verifying")
+    progress.update(1 << 20, 4 << 20)
+    assert screen.getvalue().startswith("\r\x1b[Kverifying 1 MiB of 4 MiB  25 %  ")
+    progress.clear()
+    assert screen.getvalue().endswith("\r\x1b[K")
+    assert "\n" not in screen.getvalue()
+
+
+def test_progress_is_silent_in_a_pipe_and_when_told_to_be(monkeypatch):
+    monkeypatch.setattr(output.sys, "stderr", io.StringIO())
+    assert output.Progress(Invocation(), "verifying").callback is None
+    monkeypatch.setattr(output.sys, "stderr", FakeTerminal())
+    quiet = Invocation()
+    quiet.quiet = True
+    assert output.Progress(quiet, "verifying").callback is None
+    assert output.Progress(Invocation(), "verifying").callback is not None

@@ -13,7 +13,7 @@ from random import Random
 
 from tailrace.disk import commit
 from tailrace.disk.admin import Admin
-from tailrace.disk.commit import Write
+from tailrace.disk.staging import Write
 from tailrace.disk.frame import Prepared, prepare
 from tailrace.disk.store import Store
 from tailrace.errors import (

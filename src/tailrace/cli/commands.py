@@ -54,20 +54,21 @@ def _format_options(command: click.Command, context: click.Context, formatter: c
 
 
 class Command(click.Command):
-    """A command with the global options."""
+    """A command with the global options; with `times` an argument such as -10m is a time, not options."""
 
-    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+    def __init__(self, *arguments: Any, times: bool = False, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.params.extend(global_options())
+        self._times = times
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _format_options(self, ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._times_last(args))
+        return super().parse_args(ctx, self._times_last(args) if self._times else args)
 
     def _times_last(self, arguments: list[str]) -> list[str]:
-        """The arguments with any `-10m` that stands alone moved behind `--`, where it cannot be taken for options."""
+        """The arguments with any `-10m` that stands alone moved behind `--`, where no options are."""
         valued = {
             name
             for parameter in self.params

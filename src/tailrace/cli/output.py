@@ -25,6 +25,8 @@ _ESCAPES = {code: _SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{c
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code >= 0x7F}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PROGRESS_SECONDS = 0.1
+# Numbers that name something, and are typed again as they are shown.
+_NUMBERS = ("partition", "offset", "first", "last", "position", "earliest", "latest", "durable", "before")
 
 
 def printable(data: bytes | str | None) -> str:
@@ -82,11 +84,11 @@ def human_cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)) and "bytes" in name:
         return human_size(value) + ("/s" if name.endswith("per_second") else "")
-    if isinstance(value, (int, float)) and (name.endswith("_us") or name == "seconds"):
-        return f"{value / 1000:,.3g} ms" if name.endswith("_us") else f"{value:,.3g} s"
+    if isinstance(value, (int, float)) and ("latency.p" in name or name.endswith("latency.max")):
+        return f"{value / 1000:,.3g} ms"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    if isinstance(value, int) and name not in ("partition", "offset", "first", "last", "position"):
+    if isinstance(value, int) and name not in _NUMBERS:
         return f"{value:,}"
     if isinstance(value, Mapping):
         return " ".join(f"{key}={plain_cell(each)}" for key, each in value.items())

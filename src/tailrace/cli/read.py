@@ -68,7 +68,7 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@make_command("read")
+@make_command("read", times=True)
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("start", default="earliest")
 @click.option("--stop", metavar="S", help="Where to end, in the grammar of START; this place is not read.")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tailrace.disk.frame import Prepared, place, salt_chain
+from tailrace.disk.frame import place
+from tailrace.disk.generations import Generations
 from tailrace.disk.home import Home, is_untyped, storage_error
 from tailrace.disk.journal import (
     ADOPT,
@@ -16,12 +17,11 @@ from tailrace.disk.journal import (
     JournalFile,
     Part,
     Place,
-    journal_numbers,
-    read_all,
 )
 from tailrace.disk.lock import DirectoryLock, Reentered
-from tailrace.disk.partition import Partition, frames_size, salted
-from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, segment_name
+from tailrace.disk.partition import Partition, frames_size
+from tailrace.disk.segment import segment_name
+from tailrace.disk.staging import Write, stage
 from tailrace.disk.tails import (
     DIRTY,
     FAILED,
@@ -33,7 +33,7 @@ from tailrace.disk.tails import (
     UNRESOLVED_WORD,
     State,
 )
-from tailrace.errors import CommittedNotVisibleError, CorruptionError, DurabilityError, LimitError
+from tailrace.errors import CommittedNotVisibleError, CorruptionError, DiskFullError, DurabilityError, LimitError
 from tailrace.limits import ADOPT_BYTES_MIN, INLINE_BYTES_MAX, PARTICIPANTS_MAX
 
 if TYPE_CHECKING:
@@ -42,65 +42,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CHECKPOINT_SHARE = 0.75
-
-
-class Staged(NamedTuple):
-    """A complete sealed segment in a partition's directory that waits for adoption."""
-
-    name: str
-    salt: int
-    position: int
-    span: int
-    chain: int
-    last: int
-    records: int
-
-
-class Write(NamedTuple):
-    """What a commit adds to one partition: frames, or a staged segment."""
-
-    partition: Partition
-    frames: Sequence[Prepared]
-    expect: int | None = None
-    staged: Staged | None = None
-
-    @property
-    def span(self) -> int:
-        """How many offsets it takes."""
-        return self.staged.span if self.staged else sum([frame.span for frame in self.frames])
-
-
-def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
-    """Write frames as a sealed segment beside the partition's own; it and its name are on disk when this returns."""
-    files = partition.files
-    salt = salted(files)
-    name = f"{salt:016x}.staged"
-    path = f"{partition.path}/{name}"
-    try:
-        if files.stat(partition.path) is None:
-            files.make_directory(partition.path.rpartition("/")[0])
-            files.make_directory(partition.path)
-        descriptor = files.open(path, exclusive=True)
-    except OSError as error:
-        raise storage_error(error, "staging a segment", path) from error
-    try:
-        files.write(descriptor, pack_header(partition.topic_id, partition.index, salt, files.now_us()), 0)
-        placed = place(frames, 0, salt_chain(salt))
-        files.write_all(descriptor, placed.buffers, HEADER_BYTES)
-        index = Index(salt)
-        index.add_placed(frames, placed.buffers)
-        files.write(descriptor, index.pack_footer(), index.position)
-        files.sync_data(descriptor)
-        files.sync_directory(partition.path)
-        partition.sync_parents()
-    except BaseException as error:
-        files.close(descriptor)
-        files.remove_file(path)
-        if isinstance(error, OSError):
-            raise storage_error(error, "staging a segment", path) from error
-        raise
-    files.close(descriptor)
-    return Staged(name, salt, index.position, index.span, index.chain, HEADER_BYTES + placed.last, index.records)
 
 
 class Committer:
@@ -113,11 +54,8 @@ class Committer:
         self.home = home
         self.files: Files = home.files
         self.locate = locate
-        self.directory = f"{home.path}/journal"
-        self.lock = DirectoryLock(home, self.directory)
-        self.file: JournalFile | None = None
-        # The header this process synced last: others' headers are written again before the first entry follows them.
-        self.own_header: tuple[int, int, int] = (0, 0, 0)
+        self.lock = DirectoryLock(home, f"{home.path}/journal")
+        self.journal = Generations(home)
         # The entry this process synced last: it needs no second copy to be believed.
         self.own_lsn = -1
         self.entered: list[Partition] = []
@@ -130,7 +68,7 @@ class Committer:
         """Add to several partitions at once; the first offset of each write."""
         if len(writes) > PARTICIPANTS_MAX:
             raise LimitError(
-                f"A commit over {len(writes)} partitions is above the maximum of {PARTICIPANTS_MAX}; write in smaller parts."
+                f"A commit over {len(writes)} partitions is above the maximum of {PARTICIPANTS_MAX}; write in parts."
             )
         staged = self._stage_large(writes)
         try:
@@ -199,7 +137,7 @@ class Committer:
     # A commit, step by step as docs/protocol.md numbers them.
 
     def _stage_large(self, writes: Sequence[Write]) -> list[Write]:
-        """Parts of 1 MiB and more become segments of their own; so do the largest of the rest while they are too many."""
+        """Parts of 1 MiB and more become segments; so do the largest of the rest while they are too much."""
         inline_max = min(INLINE_BYTES_MAX, (self.home.tuning.journal_bytes - ENTRIES_AT) // 2)
         staged = []
         sizes = [0 if write.staged else frames_size(write.frames) for write in writes]
@@ -236,13 +174,13 @@ class Committer:
                 except OSError as error:
                     raise storage_error(error, "reserving space for a commit", write.partition.path) from error
         self._journal(file, writes, parts)
-        invisible = self._apply(
+        pending, failed = self._apply(
             [(write.partition, part, state) for write, (part, state) in zip(writes, planned, strict=True)]
         )
         home.tails.wake()
-        if invisible:
+        if pending or failed:
             raise CommittedNotVisibleError(
-                f"The commit is on disk, but {invisible} of its {len(writes)} partitions cannot show it yet."
+                f"The commit is on disk, but {pending + failed} of its {len(writes)} partitions cannot show it yet."
             )
         return [part.end - write.span for write, part in zip(writes, parts, strict=True)]
 
@@ -301,21 +239,20 @@ class Committer:
     def _journal(self, file: JournalFile, writes: Sequence[Write], parts: Sequence[Part]) -> None:
         """Mark every participant, write the entry, sync it: the commit point."""
         words = self.home.tails.words
-        assert file.generation is not None
         lsn = file.place.lsn
         self.named = {part.salt for part in parts if part.kind == ADOPT}
         words[UNRESOLVED_WORD] = lsn
         for write in writes:
-            words[write.partition.word + DIRTY] = file.generation.generation
+            words[write.partition.word + DIRTY] = file.generation_number
             words[write.partition.word + PENDING] = lsn
         try:
             position, chain = file.write_entry(parts)
         except OSError as error:
             if any(file.follow()):
                 # The entry is whole all the same, so a replay would find it: as if this process had died.
-                self._close_file()
+                self.journal.close()
                 raise DurabilityError(
-                    f"Writing to the journal failed: {error.strerror}; whether this commit is kept is decided by the next one.",
+                    f"Writing to the journal failed: {error.strerror}; the next commit decides whether this one is kept.",
                     errno=error.errno,
                     path=file.path,
                 ) from error
@@ -328,13 +265,13 @@ class Committer:
             file.sync()
         except DurabilityError:
             # As if this process had died: the marks stay, and the next holder resolves into a new file.
-            self._close_file()
+            self.journal.close()
             raise
         self.own_lsn = lsn
         file.place = Place(position, chain, lsn + 1)
 
-    def _apply(self, steps: Sequence[tuple[Partition, Part, State]]) -> int:
-        """Write what the journal holds into the segments and publish it; how many partitions could not be shown."""
+    def _apply(self, steps: Sequence[tuple[Partition, Part, State]]) -> tuple[int, int]:
+        """Write what the journal holds into the segments and publish it; how many partitions wait, how many failed."""
         words = self.home.tails.words
         done = []
         pending = failed = 0
@@ -356,7 +293,7 @@ class Committer:
             partition.publish_committed(state)
         if not pending:
             words[UNRESOLVED_WORD] = 0
-        return pending + failed
+        return pending, failed
 
     def _apply_part(self, partition: Partition, part: Part) -> None:
         if part.kind == WRITE:
@@ -372,105 +309,14 @@ class Committer:
 
     def _ready(self, need: int) -> JournalFile:
         """The newest journal file with room for `need` bytes under a header that is certainly on disk."""
-        file = self._newest()
+        file = self.journal.newest()
         if file.room() < need or file.place.position > file.size * CHECKPOINT_SHARE:
             self.checkpoint_locked()
-            file = self._newest()
+            file = self.journal.newest()
             if file.room() < need:
                 raise LimitError(f"A commit of {need:,} bytes does not fit into the journal of {file.size:,} bytes.")
-        self._own_header(file)
+        self.journal.make_sure(file)
         return file
-
-    def _newest(self) -> JournalFile:
-        """The newest journal file, created if there is none, with the entries of others followed."""
-        numbers = journal_numbers(self.files, self.directory)
-        if not numbers:
-            return self._new_file(1, 1, 1)
-        file = self.file
-        if file is None or file.number != numbers[-1]:
-            self._close_file()
-            file = JournalFile(self.files, self.directory, numbers[-1], self.home.log_id)
-            file.open(write=True)
-            self.file = file
-        file.refresh()
-        if file.generation is None:
-            # Its maker died before the header was written; what came before it says how to go on.
-            generation, lsn = self._before(numbers)
-            self._close_file()
-            return self._new_file(numbers[-1], generation + 1, lsn)
-        if file.size < self.home.tuning.journal_bytes:
-            self._fill(file)
-        return file
-
-    def _before(self, numbers: Sequence[int]) -> tuple[int, int]:
-        """The last generation and the next lsn of the file before the newest."""
-        if len(numbers) < 2:
-            return 0, 1
-        previous = JournalFile(self.files, self.directory, numbers[-2], self.home.log_id)
-        previous.open()
-        try:
-            previous.refresh()
-            if previous.generation is None:
-                raise CorruptionError("A journal file has no valid header", path=previous.path)
-            return previous.generation.generation, previous.place.lsn
-        finally:
-            previous.close()
-
-    def _new_file(self, number: int, generation: int, lsn: int) -> JournalFile:
-        self._close_file()
-        file = JournalFile(self.files, self.directory, number, self.home.log_id)
-        try:
-            file.open(create=True)
-            self.file = file
-            self._fill(file)
-        except OSError as error:
-            self._close_file()
-            raise storage_error(error, "creating a journal file", file.path) from error
-        self._start_generation(file, generation, generation, lsn)
-        return file
-
-    def _fill(self, file: JournalFile) -> None:
-        try:
-            file.fill(self.home.tuning.journal_bytes)
-        except OSError as error:
-            raise storage_error(error, "filling a journal file", file.path) from error
-
-    def _start_generation(self, file: JournalFile, first: int, generation: int, lsn: int) -> None:
-        """Write a header and make it and its file's name durable."""
-        salt = salted(self.files)
-        try:
-            file.write_generation(first, generation, salt, lsn)
-            self.files.sync_directory(self.directory)
-        except OSError as error:
-            # As if this process had died: the next holder writes the header again before it relies on it.
-            self._close_file()
-            raise storage_error(error, "starting a journal generation", file.path) from error
-        except DurabilityError:
-            self._close_file()
-            raise
-        self.own_header = (file.number, generation, salt)
-
-    def _own_header(self, file: JournalFile) -> None:
-        """Write a header again that another process wrote and nobody is known to have synced."""
-        generation = file.generation
-        assert generation is not None
-        key = (file.number, generation.generation, generation.salt)
-        if file.place.position == ENTRIES_AT and key != self.own_header:
-            try:
-                file.write_generation(generation.first, generation.generation, generation.salt, generation.lsn)
-                self.files.sync_directory(self.directory)
-            except OSError as error:
-                self._close_file()
-                raise storage_error(error, "writing a journal header again", file.path) from error
-            except DurabilityError:
-                self._close_file()
-                raise
-            self.own_header = key
-
-    def _close_file(self) -> None:
-        if self.file is not None:
-            file, self.file = self.file, None
-            file.close()
 
     # Resolving and checkpointing; the lock is held.
 
@@ -481,7 +327,7 @@ class Committer:
         lsn = words[UNRESOLVED_WORD]
         slots = [slot for slot, mark in enumerate(self.home.tails.column(PENDING, words[SLOTS_WORD])) if mark]
         if slots:
-            entry = self._find(lsn)
+            entry = self.journal.find(lsn)
             partitions = {}
             for slot in slots:
                 partition = self._enter_pending(slot)
@@ -512,38 +358,34 @@ class Committer:
             return None
         return partition
 
-    def _find(self, lsn: int) -> Entry | None:
-        for _, entries in reversed(read_all(self.files, self.directory, self.home.log_id)):
-            for entry in reversed(entries):
-                if entry.lsn == lsn:
-                    return entry
-        return None
-
     def _roll_forward(self, entry: Entry, partitions: dict[int, Partition]) -> None:
         if entry.lsn != self.own_lsn:
-            self._repeat(entry)
-            assert self.file is not None and self.file.generation is not None
+            generation = self._repeat(entry)
             for partition in partitions.values():
-                self.home.tails.words[partition.word + DIRTY] = self.file.generation.generation
+                self.home.tails.words[partition.word + DIRTY] = generation
         steps = []
         for part in entry.parts:
             participant = partitions.get(part.slot)
             if participant is not None and participant.incarnation == part.incarnation:
                 steps.append((participant, part, self._state_after(participant, part)))
-        if self._apply(steps):
-            raise CommittedNotVisibleError("An earlier commit is on disk, but cannot be shown yet.")
+        pending, _ = self._apply(steps)
         self.home.tails.wake()
+        if pending:
+            # The caller's own write was not begun, so this is not its CommittedNotVisibleError.
+            raise DiskFullError("The disk is full: an earlier commit has to be written to its partitions first.")
 
-    def _repeat(self, entry: Entry) -> None:
-        """Write a dead committer's entry as the first of a new file: it alone may be neither trusted nor rewritten."""
+    def _repeat(self, entry: Entry) -> int:
+        """Write a dead committer's entry as the first of a new file: it alone may be neither trusted nor rewritten.
+
+        Returns the generation that holds it.
+        """
         try:
-            file = self._newest()
+            file = self.journal.newest()
+            first, following = file.first_generation, file.generation_number + 1
             if file.place.position == ENTRIES_AT:
-                assert file.generation is not None
-                self._start_generation(file, file.generation.first, file.generation.generation + 1, entry.lsn)
+                self.journal.start(file, first, following, entry.lsn)
             else:
-                assert file.generation is not None
-                file = self._new_file(file.number + 1, file.generation.generation + 1, entry.lsn)
+                file = self.journal.new_file(file.number + 1, following, entry.lsn)
             try:
                 position, chain = file.write_entry(entry.parts)
             except OSError as error:
@@ -555,6 +397,7 @@ class Committer:
             raise
         self.own_lsn = entry.lsn
         file.place = Place(position, chain, entry.lsn + 1)
+        return following
 
     def _state_after(self, partition: Partition, part: Part) -> State:
         """The state after a part, from the state in the slot: a repeat of a step already taken gives the same."""
@@ -571,7 +414,7 @@ class Committer:
         return state._replace(end=part.end, position=part.position + len(part.data), chain=part.chain, last=part.last)
 
     def checkpoint_locked(self) -> None:
-        """Sync what the journal vouches for and move its generation; a failed dirty slot pins the file that holds its bytes."""
+        """Sync what the journal vouches for and move its generation; a failed dirty slot pins the file with its bytes."""
         words = self.home.tails.words
         self.home.check_writable()
         if words[UNRESOLVED_WORD]:
@@ -580,17 +423,16 @@ class Committer:
         for slot, mark in enumerate(self.home.tails.column(DIRTY, words[SLOTS_WORD])):
             if mark and not self._settle(slot):
                 pinned.append(mark)
-        if not journal_numbers(self.files, self.directory):
+        if not self.journal.exist():
             return
-        file = self._newest()
-        assert file.generation is not None
-        first, generation = file.generation.first, file.generation.generation
+        file = self.journal.newest()
+        first, generation = file.first_generation, file.generation_number
         if any(mark >= first for mark in pinned):
-            self._new_file(file.number + 1, generation + 1, file.place.lsn)
+            self.journal.new_file(file.number + 1, generation + 1, file.place.lsn)
         elif file.place.position > ENTRIES_AT:
-            self._start_generation(file, first, generation + 1, file.place.lsn)
+            self.journal.start(file, first, generation + 1, file.place.lsn)
         if not pinned:
-            self._remove_older()
+            self.journal.remove_older()
         self.home.tails.sync()
 
     def _settle(self, slot: int) -> bool:
@@ -611,20 +453,13 @@ class Committer:
         self.entered.remove(partition)
         return True
 
-    def _remove_older(self) -> None:
-        older = journal_numbers(self.files, self.directory)[:-1]
-        for number in older:
-            self.files.remove_file(JournalFile(self.files, self.directory, number, self.home.log_id).path)
-        if older:
-            self.files.sync_directory(self.directory)
-
     def forget(self) -> None:
         """In a forked child: close what was inherited."""
         self.lock.forget()
-        self._close_file()
+        self.journal.close()
         self.entered = []
 
     def close(self) -> None:
         """Give the descriptors back."""
-        self._close_file()
+        self.journal.close()
         self.lock.forget()

@@ -215,6 +215,16 @@ class JournalFile:
         assert self.generation is not None
         self.place = Place(ENTRIES_AT, self.generation.crc, lsn)
 
+    @property
+    def generation_number(self) -> int:
+        """The generation that counts, 0 without a valid header."""
+        return self.generation.generation if self.generation else 0
+
+    @property
+    def first_generation(self) -> int:
+        """The first generation of this file, 0 without a valid header."""
+        return self.generation.first if self.generation else 0
+
     def room(self) -> int:
         """Bytes left behind the last entry."""
         return self.size - self.place.position

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tailrace.disk.home import Home
 
 
-class Reentered(RuntimeError):
+class Reentered(RuntimeError):  # noqa: N818  # the word says it
     """A signal handler or finalizer wants a lock that its own thread holds."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
 
-class PendingCommit(Exception):
+class PendingCommit(Exception):  # noqa: N818  # a state to act on, never shown to a user
     """A commit over several partitions died here: resolve it, then try again."""
 
 
@@ -455,7 +456,7 @@ class Partition:
             base for name in self.files.list_directory(self.path) if (base := segment_base(name)) is not None
         )
         kept = [base for base in bases if base <= self.state.base]
-        for base, following in zip(kept, kept[1:], strict=False):
+        for base, following in pairwise(kept):
             if following > offset:
                 break
             self.files.remove_file(f"{self.path}/{segment_name(base)}")

@@ -60,7 +60,7 @@ class SegmentInfo(NamedTuple):
 
 
 class Indexes:
-    """The indexes that the readers of one process share: sealed ones as they are, active ones as far as they were seen."""
+    """Indexes that the readers of a process share: of sealed segments, and of active ones as far as they were seen."""
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
@@ -98,7 +98,7 @@ class Segment:
         self.chain = salt_chain(self.salt)
 
     def use_mapping(self) -> None:
-        """Read a sealed segment through memory; an active one may be cut when it is sealed, which a mapping cannot bear."""
+        """Read a sealed segment through memory; an active one may be cut at its seal, which a mapping cannot bear."""
         size = self.files.stat_open(self.descriptor).size
         view = self.files.map_read(self.descriptor, size)
         self.read = lambda count, position: view[position : position + count]
@@ -257,7 +257,7 @@ class Reader:
         return segment
 
     def _active_index(self, segment: Segment) -> Index | None:
-        """The index of the newest segment up to its published position, kept by the process and extended as it grows."""
+        """The index of the newest segment up to its published position; the process keeps it and extends it."""
         state = self._state()
         if state is None or (state.base, state.salt) != (segment.base, segment.salt):
             return None

@@ -96,7 +96,7 @@ class Index:
         self.add(header.count, header.span, header.min_time, header.max_time, header.size, header.crc)
 
     def add_placed(self, frames: Sequence[Prepared], buffers: Sequence[bytes]) -> None:
-        """Take in frames that were just placed; in `buffers` each header is followed by its body and perhaps padding."""
+        """Take in frames that were just placed; in `buffers` a header is followed by its body and perhaps padding."""
         rest = iter(buffers)
         for frame in frames:
             head = next(rest)

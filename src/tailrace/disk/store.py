@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
-from tailrace.disk.commit import Committer, Write
+from tailrace.disk.commit import Committer
 from tailrace.disk.flusher import Flusher
 from tailrace.disk.frame import MORE, Prepared
 from tailrace.disk.gauges import Gauges
@@ -17,6 +17,7 @@ from tailrace.disk.lock import Reentered
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
 from tailrace.disk.reader import Indexes, Reader
+from tailrace.disk.staging import Write
 from tailrace.disk.tails import DIRTY, END, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
 from tailrace.errors import (
     ClosedError,

@@ -1,0 +1,137 @@
+"""Generations of the journal: its newest file, under a header that is certainly on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.disk.home import Home, storage_error
+from tailrace.disk.journal import ENTRIES_AT, Entry, JournalFile, journal_numbers, read_all
+from tailrace.disk.partition import salted
+from tailrace.errors import CorruptionError, DurabilityError
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+
+class Generations:
+    """Creates journal files and headers, follows those of others, removes old ones."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.files: Files = home.files
+        self.directory = f"{home.path}/journal"
+        self.file: JournalFile | None = None
+        # The header this process synced last: others' headers are written again before the first entry follows them.
+        self.own_header: tuple[int, int, int] = (0, 0, 0)
+
+    def newest(self) -> JournalFile:
+        """The newest journal file, created if there is none, with the entries of others followed."""
+        numbers = journal_numbers(self.files, self.directory)
+        if not numbers:
+            return self.new_file(1, 1, 1)
+        file = self.file
+        if file is None or file.number != numbers[-1]:
+            self.close()
+            file = JournalFile(self.files, self.directory, numbers[-1], self.home.log_id)
+            file.open(write=True)
+            self.file = file
+        file.refresh()
+        if file.generation is None:
+            # Its maker died before the header was written; what came before it says how to go on.
+            generation, lsn = self._before(numbers)
+            self.close()
+            return self.new_file(numbers[-1], generation + 1, lsn)
+        if file.size < self.home.tuning.journal_bytes:
+            self._fill(file)
+        return file
+
+    def _before(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """The last generation and the next lsn of the file before the newest."""
+        if len(numbers) < 2:
+            return 0, 1
+        previous = JournalFile(self.files, self.directory, numbers[-2], self.home.log_id)
+        previous.open()
+        try:
+            previous.refresh()
+            if previous.generation is None:
+                raise CorruptionError("A journal file has no valid header", path=previous.path)
+            return previous.generation.generation, previous.place.lsn
+        finally:
+            previous.close()
+
+    def new_file(self, number: int, generation: int, lsn: int) -> JournalFile:
+        self.close()
+        file = JournalFile(self.files, self.directory, number, self.home.log_id)
+        try:
+            file.open(create=True)
+            self.file = file
+            self._fill(file)
+        except OSError as error:
+            self.close()
+            raise storage_error(error, "creating a journal file", file.path) from error
+        self.start(file, generation, generation, lsn)
+        return file
+
+    def _fill(self, file: JournalFile) -> None:
+        try:
+            file.fill(self.home.tuning.journal_bytes)
+        except OSError as error:
+            raise storage_error(error, "filling a journal file", file.path) from error
+
+    def start(self, file: JournalFile, first: int, generation: int, lsn: int) -> None:
+        """Write a header and make it and its file's name durable."""
+        salt = salted(self.files)
+        try:
+            file.write_generation(first, generation, salt, lsn)
+            self.files.sync_directory(self.directory)
+        except OSError as error:
+            # As if this process had died: the next holder writes the header again before it relies on it.
+            self.close()
+            raise storage_error(error, "starting a journal generation", file.path) from error
+        except DurabilityError:
+            self.close()
+            raise
+        self.own_header = (file.number, generation, salt)
+
+    def make_sure(self, file: JournalFile) -> None:
+        """Write a header again that another process wrote and nobody is known to have synced."""
+        generation = file.generation
+        assert generation is not None
+        key = (file.number, generation.generation, generation.salt)
+        if file.place.position == ENTRIES_AT and key != self.own_header:
+            try:
+                file.write_generation(generation.first, generation.generation, generation.salt, generation.lsn)
+                self.files.sync_directory(self.directory)
+            except OSError as error:
+                self.close()
+                raise storage_error(error, "writing a journal header again", file.path) from error
+            except DurabilityError:
+                self.close()
+                raise
+            self.own_header = key
+
+    def close(self) -> None:
+        if self.file is not None:
+            file, self.file = self.file, None
+            file.close()
+
+    def find(self, lsn: int) -> Entry | None:
+        """The whole entry of a commit, in whichever file it is."""
+        for _, entries in reversed(read_all(self.files, self.directory, self.home.log_id)):
+            for entry in reversed(entries):
+                if entry.lsn == lsn:
+                    return entry
+        return None
+
+    def exist(self) -> bool:
+        """Whether anything was ever journalled."""
+        return bool(journal_numbers(self.files, self.directory))
+
+    def remove_older(self) -> None:
+        """Remove every file but the newest: no partition needs them any more."""
+        older = journal_numbers(self.files, self.directory)[:-1]
+        for number in older:
+            self.files.remove_file(JournalFile(self.files, self.directory, number, self.home.log_id).path)
+        if older:
+            self.files.sync_directory(self.directory)

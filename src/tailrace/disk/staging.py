@@ -1,0 +1,70 @@
+"""Staging: parts of a commit, and large ones written ahead as sealed segments that a rename adopts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailrace.disk.frame import Prepared, place, salt_chain
+from tailrace.disk.home import is_untyped, storage_error
+from tailrace.disk.partition import Partition, salted
+from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
+
+
+class Staged(NamedTuple):
+    """A complete sealed segment in a partition's directory that waits for adoption."""
+
+    name: str
+    salt: int
+    position: int
+    span: int
+    chain: int
+    last: int
+    records: int
+
+
+class Write(NamedTuple):
+    """What a commit adds to one partition: frames, or a staged segment."""
+
+    partition: Partition
+    frames: Sequence[Prepared]
+    expect: int | None = None
+    staged: Staged | None = None
+
+    @property
+    def span(self) -> int:
+        """How many offsets it takes."""
+        return self.staged.span if self.staged else sum([frame.span for frame in self.frames])
+
+
+def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
+    """Write frames as a sealed segment beside the partition's own; it and its name are on disk when this returns."""
+    files = partition.files
+    salt = salted(files)
+    name = f"{salt:016x}.staged"
+    path = f"{partition.path}/{name}"
+    try:
+        if files.stat(partition.path) is None:
+            files.make_directory(partition.path.rpartition("/")[0])
+            files.make_directory(partition.path)
+        descriptor = files.open(path, exclusive=True)
+    except OSError as error:
+        raise storage_error(error, "staging a segment", path) from error
+    try:
+        files.write(descriptor, pack_header(partition.topic_id, partition.index, salt, files.now_us()), 0)
+        placed = place(frames, 0, salt_chain(salt))
+        files.write_all(descriptor, placed.buffers, HEADER_BYTES)
+        index = Index(salt)
+        index.add_placed(frames, placed.buffers)
+        files.write(descriptor, index.pack_footer(), index.position)
+        files.sync_data(descriptor)
+        files.sync_directory(partition.path)
+        partition.sync_parents()
+    except BaseException as error:
+        files.close(descriptor)
+        files.remove_file(path)
+        if is_untyped(error):
+            raise storage_error(error, "staging a segment", path) from error
+        raise
+    files.close(descriptor)
+    return Staged(name, salt, index.position, index.span, index.chain, HEADER_BYTES + placed.last, index.records)

@@ -1,0 +1,311 @@
+"""Intake: what a user wants to append, checked and as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from json import JSONEncoder
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tailrace.disk.frame import VALUE_NULLS, Prepared, prepare
+from tailrace.errors import LimitError, RecordTooLargeError
+from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from tailrace.options import parse_time
+from tailrace.records import encode_data, encode_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from _typeshed import ReadableBuffer
+
+    from tailrace.types import Data
+
+    Hash = Callable[[ReadableBuffer], int]
+
+# Told apart from None, which is a tombstone as a value and null as JSON.
+UNSET: Any = type("Unset", (), {"__repr__": lambda self: "...", "__reduce__": lambda self: "UNSET"})()
+
+# Not a number is no JSON: other readers would refuse the whole record.
+_dump = JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def encode_json(value: Any) -> bytes:
+    """A value as compact JSON in UTF-8."""
+    return encode_data(_dump(value))
+
+
+def encode_value(value: Data | None, json: Any, key: Data | None) -> bytes | None:
+    """The stored value from `value` or `json`, of which exactly one must be given."""
+    if json is not UNSET:
+        if value is not UNSET:
+            raise TypeError("Give a value or json=, not both.")
+        return encode_json(json)
+    if value is UNSET:
+        raise TypeError("Give a value or json=; for a tombstone give None and a key.")
+    if value is None:
+        if key is None:
+            raise TypeError("A value of None is a tombstone, which needs a key.")
+        return None
+    return encode_data(value)
+
+
+def check_sizes(value_bytes: int, key_bytes: int, maximum: int) -> None:
+    """Refuse a record that is larger than its topic or the format allows."""
+    if value_bytes > maximum:
+        raise RecordTooLargeError(
+            f"The value has {value_bytes:,} bytes; the maximum of the topic is {maximum:,}.",
+            size=value_bytes,
+            maximum=maximum,
+        )
+    if key_bytes > KEY_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"The key has {key_bytes:,} bytes; the maximum is {KEY_BYTES_MAX:,}.",
+            size=key_bytes,
+            maximum=KEY_BYTES_MAX,
+            hint="Nothing of this call was written; use a shorter key, such as a hash of this one.",
+        )
+
+
+class Intake(Protocol):
+    """Records on their way in: a list of them, or Arrow columns."""
+
+    def __len__(self) -> int: ...
+
+    def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Any]:
+        """The records of each partition, in their order; those without a key go where `keyless` says."""
+
+    def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
+        """The records as frames, each record within the maximum."""
+
+
+class Rows:
+    """Records as columns of Python objects; None for a column in which every record is alike."""
+
+    __slots__ = ("headers", "keys", "times", "values")
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[bytes] | None = None,
+        times: Sequence[int] | None = None,
+    ) -> None:
+        self.values = values
+        self.keys = keys
+        self.headers = headers
+        self.times = times
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Rows]:
+        """The records of each partition, in their order; those without a key go where `keyless` says."""
+        if count == 1 or self.keys is None:
+            return {keyless(): self}
+        if len(self.keys) != len(self.values):
+            raise ValueError(f"There are {len(self.values)} values but {len(self.keys)} keys.")
+        places: dict[int, list[int]] = {}
+        without: list[int] | None = None
+        try:
+            for at, key in enumerate(self.keys):
+                if key is not None:
+                    places.setdefault(hash(key) % count, []).append(at)
+                elif without is None:
+                    without = places.setdefault(keyless(), [at])
+                    if without[-1] != at:
+                        without.append(at)
+                else:
+                    without.append(at)
+        except TypeError:
+            # Text among the keys: converted once, nothing is left that could fail again.
+            self._convert()
+            return self.by_partition(count, hash, keyless)
+        if len(places) == 1:
+            return {next(iter(places)): self}
+        return {index: self._pick(chosen) for index, chosen in sorted(places.items())}
+
+    def _pick(self, chosen: list[int]) -> Rows:
+        values, keys, headers, times = self.values, self.keys, self.headers, self.times
+        return Rows(
+            [values[at] for at in chosen],
+            None if keys is None else [keys[at] for at in chosen],
+            None if headers is None else [headers[at] for at in chosen],
+            None if times is None else [times[at] for at in chosen],
+        )
+
+    def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
+        """The records as frames, each record within the maximum."""
+        times = now_us if self.times is None else self.times
+        try:
+            frames = prepare(self.values, self.keys, self.headers, times, codec)
+        except TypeError:
+            # Text among the bytes: only then is it worth a look at every record.
+            self._convert()
+            frames = prepare(self.values, self.keys, self.headers, times, codec)
+        except LimitError:
+            self._check_sizes(maximum)
+            raise
+        if sum([frame.raw_length for frame in frames]) > min(maximum, KEY_BYTES_MAX):
+            self._check_sizes(maximum)
+        if any(frame.flags & VALUE_NULLS for frame in frames):
+            self._check_tombstones()
+        return frames
+
+    def _convert(self) -> None:
+        self.values = [None if value is None else encode_data(value) for value in self.values]
+        if self.keys is not None:
+            self.keys = [None if key is None else encode_data(key, "key") for key in self.keys]
+
+    def _check_sizes(self, maximum: int) -> None:
+        value_bytes = max((len(value) for value in self.values if value is not None), default=0)
+        key_bytes = max((len(key) for key in self.keys or () if key is not None), default=0)
+        check_sizes(value_bytes, key_bytes, maximum)
+
+    def _check_tombstones(self) -> None:
+        keys = self.keys
+        if keys is None or any(value is None and key is None for value, key in zip(self.values, keys, strict=True)):
+            raise TypeError("A value of None is a tombstone, which needs a key.")
+
+
+class ArrowRows:
+    """Records as Arrow columns."""
+
+    __slots__ = ("headers", "keys", "times", "values")
+
+    def __init__(self, values: Any, keys: Any = None, headers: Any = None, times: Any = None) -> None:
+        self.values = values
+        self.keys = keys
+        self.headers = headers
+        self.times = times
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, ArrowRows]:
+        """The records of each partition, in their order; those without a key go where `keyless` says."""
+        if count == 1 or self.keys is None:
+            return {keyless(): self}
+        from tailrace.arrow import pyarrow
+
+        numbers = pyarrow().array(range(len(self.values)))
+        rows = Rows(numbers, [_key_bytes(key) for key in self.keys.to_pylist()])
+        parts = rows.by_partition(count, hash, keyless)
+        if len(parts) == 1:
+            return {next(iter(parts)): self}
+        return {index: self._take(pyarrow().array(part.values)) for index, part in parts.items()}
+
+    def _take(self, indices: Any) -> ArrowRows:
+        columns = (self.values, self.keys, self.headers, self.times)
+        return ArrowRows(*(None if column is None else column.take(indices) for column in columns))
+
+    def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
+        """The records as frames, each record within the maximum."""
+        from tailrace.arrow_frames import prepare_arrow
+
+        frames = prepare_arrow(
+            self.values, self.keys, self.headers, now_us if self.times is None else self.times, codec
+        )
+        if sum([frame.raw_length for frame in frames]) > min(maximum, KEY_BYTES_MAX):
+            self._check_sizes(maximum)
+        if any(frame.flags & VALUE_NULLS for frame in frames):
+            keys = [None] * len(self.values) if self.keys is None else self.keys.is_valid().to_pylist()
+            if not all(valid or key for valid, key in zip(self.values.is_valid().to_pylist(), keys, strict=True)):
+                raise TypeError("A value of None is a tombstone, which needs a key.")
+        return frames
+
+    def _check_sizes(self, maximum: int) -> None:
+        from tailrace.arrow_frames import longest
+
+        check_sizes(longest(self.values), 0 if self.keys is None else longest(self.keys), maximum)
+
+
+def _key_bytes(key: bytes | str | None) -> bytes | None:
+    return None if key is None else encode_data(key, "key")
+
+
+def take_in(
+    values: Iterable[Data | None] | Any,
+    keys: Iterable[Data | None] | Any = None,
+    *,
+    json: bool = False,
+    headers: Iterable[Mapping[str, Data] | None] | None = None,
+    timestamps: Iterable[datetime | int] | None = None,
+) -> Intake:
+    """The arguments of extend() as columns."""
+    if isinstance(values, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"extend takes many values, not one {type(values).__name__}: use append, or a list.")
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        if not json:
+            return _take_in_arrow(values, keys, headers, timestamps)
+        from tailrace.arrow_frames import as_arrow
+
+        values = as_arrow(values).to_pylist()  # type: ignore[union-attr]  # it speaks Arrow, so it is Arrow data
+    stored: Sequence[Any]
+    if json:
+        stored = [encode_json(value) for value in values]
+    else:
+        stored = values if isinstance(values, (list, tuple)) else list(values)
+    return Rows(
+        stored,
+        keys if keys is None or isinstance(keys, (list, tuple)) else _listed(keys),
+        None if headers is None else [encode_headers(each) for each in headers],
+        None if timestamps is None else _times(timestamps),
+    )
+
+
+def _listed(column: Any) -> list[Any]:
+    return list(column.to_pylist() if hasattr(column, "to_pylist") else column)
+
+
+def _times(timestamps: Any) -> list[int]:
+    times = _listed(timestamps)
+    if {*map(type, times)} == {int} and min(times) >= TIME_US_MIN and max(times) <= TIME_US_MAX:
+        return times
+    return [parse_time(time, "timestamp") for time in times]
+
+
+# What a read gives besides what can be written: the place of a record is not its writer's to choose.
+_PLACES = frozenset({"topic", "partition", "offset"})
+
+
+def _take_in_arrow(values: Any, keys: Any, headers: Any, timestamps: Any) -> ArrowRows:
+    from tailrace.arrow import pyarrow
+    from tailrace.arrow_frames import as_arrow
+
+    pa = pyarrow()
+    data = as_arrow(values)
+    if not isinstance(data, (pa.Table, pa.RecordBatch)):
+        if keys is not None and not isinstance(keys, (pa.Array, pa.ChunkedArray)):
+            keys = pa.array([_key_bytes(key) for key in _listed(keys)], pa.binary())
+        if headers is not None and not isinstance(headers, (pa.Array, pa.ChunkedArray)):
+            headers = pa.array([encode_headers(each) for each in headers], pa.binary())
+        if timestamps is not None and not isinstance(timestamps, (pa.Array, pa.ChunkedArray)):
+            timestamps = pa.array(_times(timestamps), pa.int64())
+        return ArrowRows(data, keys, headers, timestamps)
+    for name, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+        if given is not None:
+            raise TypeError(f"A table brings its own columns, so {name}= cannot be given beside it.")
+    columns = {name: data.column(name) for name in data.schema.names}
+    unknown = sorted(columns.keys() - _PLACES - {"value", "key", "headers", "timestamp"})
+    if "value" not in columns or unknown:
+        what = f"the column {unknown[0]!r}" if unknown else "no column 'value'"
+        raise TypeError(
+            f"The table has {what}: the columns are value, and where wanted key, headers, timestamp; "
+            "json=True stores each row as JSON."
+        )
+    key, listed, time = columns.get("key"), columns.get("headers"), columns.get("timestamp")
+    return ArrowRows(columns["value"], _present(key), _present(listed), time)
+
+
+def _present(column: Any) -> Any:
+    return None if column is None or column.null_count == len(column) else column
+
+
+def check_group(frames: Sequence[Prepared]) -> None:
+    """Refuse more than one write to a partition can take, before anything is written."""
+    size = sum([frame.size for frame in frames])
+    if size > GROUP_BYTES_MAX:
+        raise LimitError(
+            f"One call would write {size:,} bytes to one partition; the maximum is {GROUP_BYTES_MAX:,}.",
+            hint="Nothing of this call was written; write in smaller parts, or let a producer() do it.",
+        )

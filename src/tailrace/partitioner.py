@@ -1,0 +1,72 @@
+"""The partitioner: which partition of its topic a record goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import getpid
+from struct import unpack_from
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from tailrace.limits import MIB
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# Keyless records that are appended one by one stay on a partition until one of these is reached.
+STICKY_BYTES_MAX = MIB
+STICKY_US_MAX = 10_000
+
+_MULTIPLIER = 0x5BD1E995
+_WORD = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """The hash of Kafka's Java client, with its sign bit cleared as that client does."""
+    length = len(key)
+    mixed = 0x9747B28C ^ length
+    for word in unpack_from(f"<{length // 4}I", key):
+        word = word * _MULTIPLIER & _WORD
+        word = (word ^ word >> 24) * _MULTIPLIER & _WORD
+        mixed = mixed * _MULTIPLIER & _WORD ^ word
+    rest = key[length & ~3 :]
+    if rest:
+        mixed = (mixed ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _WORD
+    mixed = (mixed ^ mixed >> 13) * _MULTIPLIER & _WORD
+    return (mixed ^ mixed >> 15) & 0x7FFFFFFF
+
+
+def _murmur2_any(key: ReadableBuffer) -> int:
+    return murmur2(bytes(memoryview(key)))
+
+
+HASHES: dict[str, Callable[[ReadableBuffer], int]] = {"crc32": crc32, "murmur2": _murmur2_any}
+
+
+class Sticky:
+    """Where keyless records go: on one partition for a while, so that they share frames and syncs, then on the next.
+
+    Threads may share it without a lock: the worst that a race does is to move on too early or too late.
+    """
+
+    __slots__ = ("index", "room", "since")
+
+    def __init__(self) -> None:
+        # Processes that start together begin on different partitions.
+        self.index = getpid()
+        self.room = 0
+        self.since = 0
+
+    def one(self, count: int, size: int, now_us: int) -> int:
+        """The partition of a single record of so many bytes."""
+        if self.room <= 0 or not 0 <= now_us - self.since < STICKY_US_MAX:
+            self.index += 1
+            self.room = STICKY_BYTES_MAX
+            self.since = now_us
+        self.room -= size
+        return self.index % count
+
+    def next(self, count: int) -> int:
+        """The partition of a whole batch; the next one goes to the next."""
+        self.index += 1
+        return self.index % count

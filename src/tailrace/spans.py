@@ -1,0 +1,232 @@
+"""Spans: what a scan reads of each partition, from an offset up to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.columns import Part
+from tailrace.engine import name_damage
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.limits import OFFSET_MAX
+from tailrace.merge import merged
+
+if TYPE_CHECKING:
+    from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk.partition import Partition
+    from tailrace.disk.reader import Frame, Reader
+    from tailrace.engine import Engine
+    from tailrace.options import StartPoint
+
+# Beyond so many partitions a reader gives its descriptor back after every frame: a process has about a thousand.
+READERS_OPEN_MAX = 64
+# Up to so many records `last` walks back over the frames; for more it asks the segments whether any offset is missing.
+LAST_WALKED_MAX = 10_000
+
+
+class Request(NamedTuple):
+    """What a scan was asked for, checked as far as that goes without the topic."""
+
+    topic: str
+    start: StartPoint
+    stop: StartPoint | None = None
+    # An int counts records, a float is seconds.
+    last: int | float | None = None
+    partitions: tuple[int, ...] | None = None
+    by_time: bool = False
+    reverse: bool = False
+    mapped: bool = False
+
+
+class Span:
+    """The records of one partition from `first` up to `stop`; `next` moves as they are handed out."""
+
+    __slots__ = ("begun", "first", "floating", "next", "partition", "reader", "stop", "thrifty", "topic", "until")
+
+    def __init__(self, topic: str, partition: Partition, reader: Reader, first: int, stop: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.reader = reader
+        self.first = self.next = first
+        self.stop = stop
+        # The time at which a follower stops; None when it is an offset, or never.
+        self.until: int | None = None
+        # Whether it begins at whatever is the earliest record, so that a trim may move it before the first record.
+        self.floating = False
+        self.begun = False
+        self.thrifty = False
+
+    def forward(self, stop: int) -> Iterator[Part]:
+        """Parts from `next` up to an offset, frame by frame."""
+        while self.next < stop:
+            try:
+                for frame in self.reader.frames(self.next, stop):
+                    part = self._cut(frame, self.next, stop)
+                    if part is not None:
+                        self.begun = True
+                        yield part
+                    self.next = min(frame.offset + frame.header.span, stop)
+                    if self.thrifty:
+                        self.reader.close()
+                        break
+            except OffsetOutOfRangeError:
+                earliest = self.partition.start
+                if self.begun or not self.floating or earliest <= self.next:
+                    raise
+                self.next = earliest
+            except CorruptionError as error:
+                raise name_damage(error, self.topic) from error.__cause__
+            except TopicNotFoundError:
+                raise dropped(self.topic) from None
+
+    def backward(self) -> Iterator[Part]:
+        """The parts of `forward`, the last first; each still counts upwards."""
+        try:
+            for frame in self.reader.frames_reverse(self.next, self.stop):
+                part = self._cut(frame, self.next, self.stop)
+                if part is not None:
+                    yield part
+                if self.thrifty:
+                    self.reader.close()
+        except OffsetOutOfRangeError:
+            # What was trimmed meanwhile is no longer among the records from the earliest on.
+            if not self.floating:
+                raise
+        except CorruptionError as error:
+            raise name_damage(error, self.topic) from error.__cause__
+        except TopicNotFoundError:
+            raise dropped(self.topic) from None
+
+    def _cut(self, frame: Frame, start: int, stop: int) -> Part | None:
+        column = self.reader.columns(frame)
+        first = column.index_at(start) if frame.offset < start else 0
+        last = column.count if frame.offset + frame.header.span <= stop else column.index_at(stop)
+        return Part(self.topic, self.partition.index, column, first, last) if first < last else None
+
+    def count(self) -> int:
+        """How many records there are, read from footers and headers where no offset is missing."""
+        total = 0
+        start, stop = self.next, self.stop
+        for info in self.reader.segments():
+            low, high = max(start, info.base), min(stop, info.end)
+            if low >= high:
+                continue
+            if info.records == info.end - info.base:
+                total += high - low
+            elif (low, high) == (info.base, info.end) and info.sealed:
+                total += info.records
+            else:
+                piece = Span(self.topic, self.partition, self.reader, low, high)
+                total += sum(part.stop - part.first for part in piece.forward(high))
+            start = high
+        if start < stop:
+            # No segment holds these: reading them says why.
+            piece = Span(self.topic, self.partition, self.reader, start, stop)
+            total += sum(part.stop - part.first for part in piece.forward(stop))
+        return total
+
+
+def resolve(engine: Engine, entry: TopicEntry, request: Request) -> list[Span]:
+    """The spans of a topic as it stands now: every end is taken once, here."""
+    chosen = _chosen(entry, request)
+    spans = []
+    for index in chosen:
+        span = open_span(engine, entry, index, request)
+        span.thrifty = len(chosen) > READERS_OPEN_MAX
+        spans.append(span)
+    if isinstance(request.last, int):
+        keep_last(spans, request.last)
+    for span in spans:
+        span.first = span.next
+    return spans
+
+
+def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -> Span:
+    """One partition, from where the request says."""
+    partition = engine.partition(entry, index)
+    reader = engine.store.reader(partition, mapped=request.mapped)
+    start, end = partition.start, partition.end
+    span = Span(entry.name, partition, reader, start, end)
+    try:
+        point = request.start
+        if isinstance(request.last, float):
+            time = engine.files.now_us() - round(request.last * 1e6)
+            span.next = min(max(reader.offset_at(time), start), end)
+        elif point.kind == "earliest" or (point.kind == "offsets" and index not in point.offsets):
+            span.floating = True
+        else:
+            span.next = _place(point, index, reader, start, end)
+            if not start <= span.next <= end:
+                raise _out_of_range(entry.name, index, span.next, start, end)
+        if request.stop is not None:
+            point = request.stop
+            if point.kind != "offsets" or index in point.offsets:
+                span.stop = min(_place(point, index, reader, start, end), end)
+    except CorruptionError as error:
+        raise name_damage(error, entry.name) from error.__cause__
+    except TopicNotFoundError:
+        raise dropped(entry.name) from None
+    reader.close()
+    return span
+
+
+def keep_last(spans: Sequence[Span], count: int) -> None:
+    """Move the beginnings up, so that only so many records are left: the newest of all partitions by time."""
+    if len(spans) == 1 and count > LAST_WALKED_MAX:
+        (span,) = spans
+        guess = Span(span.topic, span.partition, span.reader, max(span.next, span.stop - count), span.stop)
+        if guess.count() == guess.stop - guess.next:
+            span.next, span.floating = guess.next, span.floating and guess.next == span.next
+            return
+    lows = {span.partition.index: span.stop for span in spans}
+    left = count
+    parts = merged([span.backward() for span in spans], reverse=True) if count else iter(())
+    for part in parts:
+        taken = min(left, part.stop - part.first)
+        lows[part.partition] = part.columns.offset(part.stop - taken)
+        left -= taken
+        if not left:
+            break
+    if left:
+        return
+    for span in spans:
+        span.next, span.floating = lows[span.partition.index], False
+
+
+def dropped(topic: str) -> TopicNotFoundError:
+    """The error for a topic that goes away under a reader."""
+    return TopicNotFoundError(f"The topic {topic!r} was dropped.", topic=topic)
+
+
+def _chosen(entry: TopicEntry, request: Request) -> Sequence[int]:
+    count = len(entry.slots)
+    chosen: Sequence[int] = range(count) if request.partitions is None else request.partitions
+    points = [("start", request.start)] + ([("stop", request.stop)] if request.stop else [])
+    named = {*chosen, *(index for _, point in points for index in point.offsets)}
+    for index in sorted(named):
+        if index >= count:
+            have = "one partition, 0" if count == 1 else f"{count} partitions, 0 to {count - 1}"
+            raise ValueError(f"There is no partition {index}: the topic {entry.name!r} has {have}.")
+    for what, point in points:
+        if point.kind == "offset" and len(chosen) > 1:
+            example = ", ".join(f"{index}: {point.value}" for index in chosen[:2])
+            raise ValueError(
+                f"{what}={point.value} is an offset in one partition, and {len(chosen)} partitions of {entry.name!r} "
+                f"are read: write {what}={{{example}, ...}}, or name one with partition=."
+            )
+    return chosen
+
+
+def _place(point: StartPoint, index: int, reader: Reader, start: int, end: int) -> int:
+    if point.kind == "time":
+        return min(max(reader.offset_at(point.value), start), end)
+    if point.kind == "offsets":
+        return point.offsets[index]
+    return {"earliest": start, "latest": end}.get(point.kind, point.value)
+
+
+def _out_of_range(topic: str, index: int, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
+    why = f"the earliest record is {start}" if offset < start else f"the next record will be {end}"
+    return OffsetOutOfRangeError(
+        f"There is no offset {min(offset, OFFSET_MAX)} in {topic}[{index}]: {why}.", earliest=start, latest=end
+    )
