@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.disk.admin import Admin
 from tailrace.disk.files import Files
@@ -26,6 +26,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.names import topic_not_found
+from tailrace.options import TopicSettings
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import Catalog, TopicEntry
@@ -62,7 +63,8 @@ class Engine:
         # Ids of the open handles: a set, because a finalizer may take its own away between any two steps.
         self.handles: set[int] = set()
         self._renew()
-        self._store: Store | None = Store(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
+        # The store of this process; None after a fork until somebody needs it, and after the close.
+        self.live: Store | None = Store(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
 
     def _renew(self) -> None:
         """What must not be inherited: another thread of the parent may have held or counted it."""
@@ -80,7 +82,7 @@ class Engine:
     @property
     def store(self) -> Store:
         """The live store of this process."""
-        return self._store or self._reopen()
+        return self.live or self._reopen()
 
     @property
     def frozen(self) -> bool:
@@ -89,7 +91,7 @@ class Engine:
 
     def refresh(self) -> Catalog:
         """The catalog as it stands now, in every process."""
-        store = self._store or self._reopen()
+        store = self.live or self._reopen()
         if store.catalog.offset != store.catalog_partition.end:
             with self.mutex:
                 store.refresh()
@@ -158,14 +160,14 @@ class Engine:
         with self.mutex:
             if self.closed:
                 raise ClosedError("The log is closed.")
-            if self._store is None:
+            if self.live is None:
                 if self.files.stat(f"{self.path}/{IDENTITY_NAME}") is None:
                     raise NotALogError(f"There is no longer a log at {self.path}.")
                 mode: Mode = "a" if self.writable else "r"
-                self._store = Store(
+                self.live = Store(
                     self.files, self.path, mode, exclusive=self.exclusive, timeout=self.timeout, tuning=self.tuning
                 )
-            return self._store
+            return self.live
 
     def release(self, handle: int) -> None:
         """Give a handle back; what was appended is on disk then, and the last one closes the store."""
@@ -176,7 +178,7 @@ class Engine:
                 self.close()
                 return
         self.wake()
-        store = self._store
+        store = self.live
         if store is not None and self.writable:
             try:
                 self.write(store.flush)
@@ -190,7 +192,7 @@ class Engine:
             if self.closed:
                 return
             self.closed = True
-            store, self._store = self._store, None
+            store, self.live = self.live, None
         self.wake()
         if store is not None:
             self._let_out()
@@ -204,7 +206,7 @@ class Engine:
 
     def forget(self) -> None:
         """In a forked child: drop the parent's store without touching its locks."""
-        store, self._store = self._store, None
+        store, self.live = self.live, None
         self.generation += 1
         self._renew()
         if store is not None:
@@ -296,7 +298,7 @@ class Registry:
         deadline = time.monotonic() + FORK_WAIT_SECONDS
         self.forking = self.mutex.acquire(timeout=FORK_WAIT_SECONDS)
         for engine in list(self.alive):
-            store = engine._store
+            store = engine.live
             if store is not None and store.flusher.guard.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 self.flushers.append(store.flusher.guard)
 
@@ -317,6 +319,18 @@ class Registry:
             except (TailraceError, OSError):
                 # A descriptor that could not be closed is lost; the child opens its own.
                 continue
+
+
+def topic_settings(entry: TopicEntry) -> TopicSettings:
+    """The settings of a topic; how many partitions it has follows from its slots."""
+    return TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)})
+
+
+def stored_settings(settings: TopicSettings) -> dict[str, Any]:
+    """The settings as the catalog keeps them, with ages in seconds."""
+    stored = settings.to_json()
+    del stored["partitions"]
+    return {**stored, "segment_age": settings.segment_age}
 
 
 def name_damage(error: CorruptionError, topic: str) -> CorruptionError:

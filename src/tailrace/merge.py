@@ -46,7 +46,7 @@ def merged(streams: Sequence[Iterator[Part]], *, reverse: bool = False) -> Itera
 class _Head:
     """One stream's current part and the records of it that are left."""
 
-    __slots__ = ("key", "keys", "number", "part", "parts", "reverse", "worst")
+    __slots__ = ("at", "key", "keys", "number", "part", "parts", "reverse", "worst")
 
     def __init__(self, parts: Iterator[Part], number: int, reverse: bool) -> None:
         self.parts = parts
@@ -55,6 +55,7 @@ class _Head:
         self.part: Part | None = None
         # Timestamps of the part's records, negated and turned around for a reverse merge; None when all are equal.
         self.keys: list[int] | None = None
+        self.at = 0
         self.key = 0
         self.worst = 0
 
@@ -69,7 +70,7 @@ class _Head:
             self.key = self.worst = -times if self.reverse else times
         else:
             self.keys = [-time for time in reversed(times)] if self.reverse else times
-            self.key, self.worst = self.keys[0], max(self.keys)
+            self.at, self.key, self.worst = 0, self.keys[0], max(self.keys)
         return True
 
     def take(self, bound: int) -> Part:
@@ -79,13 +80,14 @@ class _Head:
         if keys is None or self.worst < bound:
             self.part = None
             return part
-        count = next((at for at in range(1, len(keys)) if keys[at] >= bound), len(keys))
-        if count == len(keys):
+        at = self.at + 1
+        while at < len(keys) and keys[at] < bound:
+            at += 1
+        if at == len(keys):
             self.part = None
             return part
+        count, self.at, self.key = at - self.at, at, keys[at]
         topic, partition, columns, first, stop = part
-        del keys[:count]
-        self.key = keys[0]
         if self.reverse:
             self.part = Part(topic, partition, columns, first, stop - count)
             return Part(topic, partition, columns, stop - count, stop)

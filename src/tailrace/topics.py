@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from tailrace.disk import codec
+from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.codec import codec_of, compress
 from tailrace.disk.commit import Write
 from tailrace.disk.frame import prepare_one
-from tailrace.engine import name_damage
+from tailrace.disk.tails import END, word_of
+from tailrace.engine import name_damage, stored_settings, topic_settings
 from tailrace.errors import (
     CorruptionError,
     OffsetOutOfRangeError,
@@ -18,40 +20,51 @@ from tailrace.errors import (
     TopicNotFoundError,
 )
 from tailrace.intake import UNSET, check_group, check_sizes, encode_value, take_in
-from tailrace.limits import KEY_BYTES_MAX, OFFSET_MAX
+from tailrace.limits import KEY_BYTES_MAX
 from tailrace.options import TopicSettings, parse_count, parse_durable, parse_start, parse_time
 from tailrace.partitioner import HASHES, Sticky
 from tailrace.records import Position, Record, decode_headers, encode_data, encode_headers
-from tailrace.scan import Scan
 from tailrace.types import Bounds
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.frame import Prepared
     from tailrace.disk.partition import Partition
     from tailrace.disk.reader import Reader
     from tailrace.disk.store import Store
     from tailrace.engine import Engine
+    from tailrace.intake import Intake
     from tailrace.log import Log
+    from tailrace.options import StartPoint
     from tailrace.producer import Producer
+    from tailrace.scan import Scan
     from tailrace.types import Data, Durable, Duration, Settings, Size, Start
 
+Result = TypeVar("Result")
+
 _position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
+_CATALOG_END = word_of(CATALOG_SLOT) + END
 
 
-class Route(NamedTuple):
+class Route:
     """Where the records of a topic go: worked out once for each change of the catalog."""
 
-    store: Store
-    # The end of the catalog that this was worked out from: any later one may say something else.
-    offset: int
-    entry: TopicEntry
-    settings: TopicSettings
-    partitions: list[Partition]
-    durable: float | None
-    codec: int
+    __slots__ = ("codec", "count", "durable", "entry", "hash", "maximum", "offset", "partitions", "store", "words")
+
+    def __init__(self, store: Store, offset: int, entry: TopicEntry, default: float | None) -> None:
+        settings = topic_settings(entry)
+        self.store = store
+        # The end of the catalog from which this was worked out: a later record may say something else.
+        self.offset = offset
+        self.words = store.tails.words
+        self.entry = entry
+        self.partitions = [store.partition(slot) for slot in entry.slots]
+        self.count = len(self.partitions)
+        self.durable = settings.durability(default)
+        self.codec = codec_of(settings.compress)
+        self.maximum = settings.max_record_bytes
+        self.hash = HASHES[settings.partitioner]
 
 
 class Topic:
@@ -65,6 +78,8 @@ class Topic:
         self.log = log
         self.given = given
         self.sticky = Sticky()
+        # The id of the topic that the given settings were compared with.
+        self._matched = 0
         self._route: Route | None = None
 
     def __repr__(self) -> str:
@@ -87,7 +102,10 @@ class Topic:
         expect_offset: int | None = None,
         durable: Durable | None = None,
     ) -> Position:
-        """Append one record and return where it stands; with durable=True it is on disk then."""
+        """Append one record and return where it stands; with durable=True it is on disk then.
+
+        A value of None with a key is a tombstone. `expect_offset` appends only if the record gets that very offset.
+        """
         now = time_ns() // 1_000
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
@@ -95,35 +113,42 @@ class Topic:
             key = encode_data(key, "key")
         stored = b"" if headers is None else encode_headers(headers)
         time = now if timestamp is None else parse_time(timestamp, "timestamp")
-        # An engine that is being closed waits for everybody between enter and leave.
+        size = 0 if value is None else len(value)
         engine = self.log.live or self.log.engine
+        # An engine that is being closed waits for everybody between enter and leave.
         engine.enter()
         try:
             route = self._route
-            if route is None or engine.current is not route.store or route.store.catalog_end() != route.offset:
+            if route is None or engine.live is not route.store or route.words[_CATALOG_END] != route.offset:
                 route = self.route(engine)
-            settings = route.settings
-            size = 0 if value is None else len(value)
-            if size > settings.max_record_bytes or (key is not None and len(key) > KEY_BYTES_MAX):
-                check_sizes(size, 0 if key is None else len(key), settings.max_record_bytes)
+            if size > route.maximum or (key is not None and len(key) > KEY_BYTES_MAX):
+                check_sizes(size, 0 if key is None else len(key), route.maximum)
             index = 0
-            if partition is not None or len(route.partitions) > 1 or expect_offset is not None:
-                index = self._choose(route, key, partition, expect_offset, size, now)
+            if route.count > 1 or partition is not None:
+                index = self._choose(route, key, size, now, partition, expect_offset)
             frame = prepare_one(value, key, stored, time, route.codec)
             level = route.durable if durable is None else parse_durable(durable)
             offset = route.store.append(route.partitions[index], (frame,), level, expect_offset)
             return _position(Position, (index, offset))
         except TopicNotFoundError:
-            self._route = None
+            self._dropped()
         except CorruptionError as error:
-            raise name_damage(error, self.name)
+            raise name_damage(error, self.name) from None
         finally:
             engine.leave()
-        # The topic was dropped since the route was checked: its successor takes the record.
         return self.append(
             value, key=key, headers=headers, timestamp=time, partition=partition, expect_offset=expect_offset,
             durable=durable,
         )  # fmt: skip
+
+    def _choose(
+        self, route: Route, key: bytes | None, size: int, now: int, partition: int | None, expect: int | None
+    ) -> int:
+        if partition is not None:
+            return checked_partition(partition, route.count)
+        if expect is not None:
+            raise TypeError(f"expect_offset needs partition= here: {self.name!r} has {route.count} partitions.")
+        return self.sticky.one(route.count, size, now) if key is None else route.hash(key) % route.count
 
     def extend(
         self,
@@ -136,40 +161,249 @@ class Topic:
         partition: int | None = None,
         durable: Durable | None = None,
     ) -> dict[int, range]:
-        """Append many records, from a list, a generator, or Arrow data; the offsets they got, by partition.
+        """Append many records from a list, a generator or Arrow data; the offsets they got, by partition.
 
         With durable=True all of them are kept or none, otherwise all or none of each partition. A table has the
         columns value, key, headers and timestamp, of which only value must be there.
         """
         now = time_ns() // 1_000
         intake = take_in(values, keys, json=json, headers=headers, timestamps=timestamps)
-        level = None if durable is None else parse_durable(durable)
-        engine = self.log.live or self.log.engine
-        engine.enter()
+        level = UNSET if durable is None else parse_durable(durable)
+        while True:
+            engine = self.log.live or self.log.engine
+            engine.enter()
+            try:
+                route = self.route(engine)
+                writes = self.plan(route, intake, partition, now)
+                firsts = route.store.extend(writes, route.durable if level is UNSET else level)
+                return {
+                    write.partition.index: range(first, first + write.span)
+                    for write, first in zip(writes, firsts, strict=True)
+                }
+            except TopicNotFoundError:
+                self._dropped()
+            except CorruptionError as error:
+                raise name_damage(error, self.name) from None
+            finally:
+                engine.leave()
+
+    def plan(self, route: Route, intake: Intake, partition: int | None, now: int) -> list[Write]:
+        """What goes to which partition; everything that can be wrong with the records is found here."""
+        count = route.count
+        if partition is not None:
+            parts = {checked_partition(partition, count): intake}
+        else:
+            parts = intake.by_partition(count, route.hash, lambda: self.sticky.next(count))
+        writes = []
+        for index, part in parts.items():
+            frames = part.frames(now, route.codec, route.maximum)
+            check_group(frames)
+            if frames:
+                writes.append(Write(route.partitions[index], frames))
+        return writes
+
+    def producer(self, *, linger: Duration = "5ms", buffer_bytes: Size = "64MiB") -> Producer:
+        """Something that appends in the background, in large groups, and gives a future for each record."""
+        from tailrace.producer import Producer
+
+        return Producer(self, linger=linger, buffer_bytes=buffer_bytes)
+
+    # Reading.
+
+    def read(
+        self,
+        start: Start = "earliest",
+        stop: Start | None = None,
+        *,
+        last: int | timedelta | str | None = None,
+        limit: int | None = None,
+        partition: int | Sequence[int] | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+        order: Literal["offset", "time"] = "offset",
+        reverse: bool = False,
+    ) -> Scan:
+        """The records from start up to stop, which is exclusive; nothing is read before the scan is iterated."""
+        from tailrace.scan import Scan
+
+        log = self.log
+        return Scan(
+            log.engine, self.name, start=start, stop=stop, last=last, limit=limit, partition=partition, follow=follow,
+            timeout=timeout, order=order, reverse=reverse, mapped=log.io == "mmap", closed=log.is_closed,
+        )  # fmt: skip
+
+    def get(self, offset: int, partition: int = 0) -> Record:
+        """One record by its offset."""
+        offset = parse_count(offset, "offset")
+
+        def find(reader: Reader, part: Partition) -> Record:
+            start, end = part.start, part.end
+            if start <= offset < end:
+                for frame in reader.frames(offset, offset + 1):
+                    columns = reader.columns(frame)
+                    at = columns.index_at(offset)
+                    if at < columns.count and columns.offset(at) == offset:
+                        return Record(
+                            self.name, part.index, offset, columns.time(at), columns.key(at), columns.value(at),
+                            decode_headers(columns.headers(at)),
+                        )  # fmt: skip
+            raise OffsetOutOfRangeError(
+                f"There is no record {offset} in {self.name}[{part.index}]: it holds {start} up to {end}.",
+                earliest=start,
+                latest=end,
+            )
+
+        return self._look(partition, find)
+
+    def offset_at(self, time: datetime | str | int, partition: int = 0) -> int:
+        """The first offset whose record is at or after a time; the end when there is none."""
+        moment = parse_time(time)
+        return self._look(partition, lambda reader, part: reader.offset_at(moment))
+
+    def offsets(self) -> dict[int, Bounds]:
+        """Where each partition begins and ends, and up to where it is safe from a power cut."""
+        engine = self.log.engine
+        entry = engine.entry(self.name)
+        bounds = {}
+        for index in range(len(entry.slots)):
+            part = engine.partition(entry, index)
+            # In this order, so that no append in between makes them look out of order.
+            start, safe = part.start, part.safe
+            bounds[index] = Bounds(start, part.end, safe)
+        return bounds
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return len(self.log.engine.entry(self.name).slots)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the topic as they are now."""
+        return topic_settings(self.log.engine.entry(self.name)).to_user()
+
+    def _look(self, partition: int, action: Callable[[Reader, Partition], Result]) -> Result:
+        """Read something from one partition."""
+        engine = self.log.engine
+        entry = engine.entry(self.name)
+        part = engine.partition(entry, checked_partition(partition, len(entry.slots)))
+        reader = engine.store.reader(part)
         try:
-            route = self.route(engine)
-            settings = route.settings
-            count = len(route.partitions)
-            if partition is not None:
-                parts = {self._checked(partition, count): intake}
-            else:
-                hash = HASHES[settings.partitioner]
-                parts = intake.by_partition(count, hash, lambda: self.sticky.next(count))
-            writes = []
-            for index, part in parts.items():
-                frames = part.frames(now, route.codec, settings.max_record_bytes)
-                check_group(frames)
-                if frames:
-                    writes.append(Write(route.partitions[index], frames))
-            firsts = route.store.extend(writes, route.durable if durable is None else level)
-            return {
-                write.partition.index: range(first, first + write.span)
-                for write, first in zip(writes, firsts, strict=True)
-            }
-        except TopicNotFoundError:
-            self._route = None
+            return action(reader, part)
         except CorruptionError as error:
-            raise name_damage(error, self.name)
+            raise name_damage(error, self.name) from None
         finally:
-            engine.leave()
-        return self.write(intake, partition, now, durable)
+            reader.close()
+
+    # Changing.
+
+    def alter(self, **settings: Unpack[Settings]) -> None:
+        """Change settings; partitions may only grow. Writers and readers everywhere go on with the new ones."""
+        engine = self.log.writing()
+        entry = engine.entry(self.name)
+        wanted = topic_settings(entry).altered(**settings)
+        check_codec(wanted)
+        stored = stored_settings(wanted)
+        changes = {name: stored[name] for name in settings if name != "partitions"}
+        engine.change(lambda admin: admin.alter(entry.id, changes, wanted.partitions))
+
+    def trim(self, before: Start, partition: int | None = None) -> int:
+        """Forget the records before a place, in one partition or in all; how many that were."""
+        engine = self.log.writing()
+        entry = engine.entry(self.name)
+        count = len(entry.slots)
+        point = parse_start(before, "before")
+        if point.kind == "offsets":
+            if partition is not None:
+                raise TypeError("Give offsets by partition, or partition=, not both.")
+            indexes = [checked_partition(index, count) for index in point.offsets]
+        else:
+            indexes = [*range(count)] if partition is None else [checked_partition(partition, count)]
+        if point.kind == "offset" and len(indexes) > 1:
+            raise TypeError(
+                f"{self.name!r} has {count} partitions, so an offset needs partition=, or {{partition: offset}}."
+            )
+        places = {index: self._place(index, point) for index in indexes}
+        return sum(engine.change(lambda admin: admin.trim(entry.id, *place)) for place in places.items())
+
+    def _place(self, index: int, point: StartPoint) -> int:
+        """The offset that a place stands for in one partition."""
+
+        def find(reader: Reader, part: Partition) -> int:
+            if point.kind == "earliest":
+                return part.start
+            if point.kind == "latest":
+                return part.end
+            if point.kind == "time":
+                return reader.offset_at(point.value)
+            offset = point.offsets[index] if point.kind == "offsets" else point.value
+            if offset > part.end:
+                raise OffsetOutOfRangeError(
+                    f"{self.name}[{index}] ends at {part.end}, so nothing is before {offset} that could be trimmed.",
+                    earliest=part.start,
+                    latest=part.end,
+                )
+            return offset
+
+        return self._look(index, find)
+
+    def drop(self) -> None:
+        """Forget the topic and all its records, at once and for ever."""
+        engine = self.log.writing()
+        entry = engine.entry(self.name)
+        self._route = None
+        engine.change(lambda admin: admin.drop(entry.id))
+
+    # The route of what is written.
+
+    def route(self, engine: Engine) -> Route:
+        """Where records go as the catalog stands now; the topic is created when there is none."""
+        self.log.writing()
+        store = engine.store
+        catalog = engine.refresh()
+        offset = catalog.offset
+        entry = catalog.by_name.get(self.name) or self._create(engine)
+        if self.given and entry.id != self._matched:
+            self._match(entry)
+        route = self._route
+        if route is None or route.entry is not entry or route.store is not store:
+            route = Route(store, offset, entry, self.log.durable)
+            self._route = route
+        route.offset = offset
+        return route
+
+    def _create(self, engine: Engine) -> TopicEntry:
+        settings = TopicSettings.from_user(**self.given)
+        check_codec(settings)
+        try:
+            return engine.change(lambda admin: admin.create(self.name, stored_settings(settings), settings.partitions))
+        except TopicExistsError:
+            # Another thread or process was first.
+            return engine.entry(self.name)
+
+    def _match(self, entry: TopicEntry) -> None:
+        difference = topic_settings(entry).diff(self.given)
+        if difference:
+            said = ", ".join(f"{name} is {have!r}, not {want!r}" for name, (have, want) in difference.items())
+            raise SettingsMismatchError(
+                f"The topic {self.name!r} has other settings: {said}.", topic=self.name, diff=difference
+            )
+        self._matched = entry.id
+
+    def _dropped(self) -> None:
+        """The topic was dropped after its route was checked: the next round finds or makes its successor."""
+        self._route = None
+
+
+def checked_partition(partition: int, count: int) -> int:
+    """A partition that is there."""
+    index = parse_count(partition, "partition")
+    if index >= count:
+        raise ValueError(f"There is no partition {index}: the topic has {count}, counted from 0.")
+    return index
+
+
+def check_codec(settings: TopicSettings) -> None:
+    """Say that a package is missing before a topic depends on it."""
+    if settings.compress != "none":
+        compress(codec_of(settings.compress), b"")

@@ -10,7 +10,7 @@ from tailrace.disk.frame import prepare
 from tailrace.disk.partition import frames_size
 from tailrace.disk.recovery import remove_tree
 from tailrace.disk.tails import DIRTY, END, FAILED, INCARNATION, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
-from tailrace.errors import LimitError, TopicExistsError, TopicNotFoundError
+from tailrace.errors import CorruptionError, LimitError, TopicExistsError, TopicNotFoundError
 from tailrace.limits import PARTITIONS_MAX, SLOTS_MAX, TOPIC_ID_MAX
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Admin:
             if first >= TOPIC_ID_MAX:
                 raise LimitError("The catalog has given out every topic id.")
             slots = self._give_slots(partitions, 0, first + 1)
+            entry = TopicEntry(first + 1, name, settings, tuple(slots), {})
+            self._make_directories(entry, 0)
             self._record({"op": "create", "name": name, "settings": settings, "slots": slots})
             return catalog.by_name[name]
 
@@ -51,6 +53,7 @@ class Admin:
         def change() -> TopicEntry:
             entry = self._alive(topic_id)
             slots = self._give_slots(partitions - len(entry.slots), len(entry.slots), topic_id)
+            self._make_directories(entry._replace(slots=(*entry.slots, *slots)), len(entry.slots))
             self._record({"op": "alter", "id": topic_id, "settings": settings, "slots": slots})
             return self._alive(topic_id)
 
@@ -138,6 +141,38 @@ class Admin:
         if first + count > tails.words[SLOTS_WORD]:
             tails.words[SLOTS_WORD] = first + count
         return slots
+
+    def _make_directories(self, entry: TopicEntry, existing: int) -> None:
+        """Make the directories of new partitions, durably, before the catalog names them.
+
+        What a dead creation left is made anew: a name whose sync failed counts as synced.
+        """
+        files, path = self.store.files, f"{self.store.path}/{entry.directory}"
+        if len(entry.slots) == existing:
+            return
+        if not existing:
+            if files.stat(path) is not None:
+                self._remove_leftovers(path)
+            files.make_directory(path, exist_ok=False)
+        for index in range(existing, len(entry.slots)):
+            below = f"{path}/{index}"
+            if existing and files.stat(below) is not None:
+                files.remove_directory(below)
+            files.make_directory(below, exist_ok=False)
+        files.sync_directory(path)
+        if not existing:
+            files.sync_directory(f"{self.store.path}/topics")
+
+    def _remove_leftovers(self, path: str) -> None:
+        files = self.store.files
+        for index in files.list_directory(path):
+            if files.list_directory(f"{path}/{index}"):
+                raise CorruptionError(
+                    "A directory holds records of a topic that the catalog does not know",
+                    path=path,
+                    hint="Nothing was changed; the catalog may have lost records: restore it from a copy of this log.",
+                )
+        remove_tree(files, path)
 
     def _needs_snapshot(self) -> bool:
         """Whether the next record begins a new segment; only the holder of the journal lock writes to the catalog."""

@@ -102,6 +102,9 @@ class Generations:
         if file.place.position == ENTRIES_AT and key != self.own_header:
             try:
                 file.write_generation(generation.first, generation.generation, generation.salt, generation.lsn)
+                # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
+                self.files.rename(file.path, f"{file.path}.new")
+                self.files.rename(f"{file.path}.new", file.path)
                 self.files.sync_directory(self.directory)
             except OSError as error:
                 self.close()

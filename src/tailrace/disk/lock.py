@@ -20,12 +20,11 @@ class DirectoryLock:
     owner still knows that it has to let go. It is never held twice.
     """
 
-    __slots__ = ("closing", "descriptor", "held", "home", "make", "mutex", "path")
+    __slots__ = ("closing", "descriptor", "held", "home", "mutex", "path")
 
-    def __init__(self, home: Home, path: str, *, make: bool = False) -> None:
+    def __init__(self, home: Home, path: str) -> None:
         self.home = home
         self.path = path
-        self.make = make
         self.mutex = threading.RLock()
         self.held = False
         self.descriptor = -1
@@ -76,17 +75,9 @@ class DirectoryLock:
         self._close()
 
     def _open(self) -> None:
-        files = self.home.files
         if self.closing >= 0:
             self._close()
-        try:
-            self.descriptor = files.open(self.path, directory=True)
-        except FileNotFoundError:
-            if not self.make:
-                raise
-            files.make_directory(self.path.rpartition("/")[0])
-            files.make_directory(self.path)
-            self.descriptor = files.open(self.path, directory=True)
+        self.descriptor = self.home.files.open(self.path, directory=True)
 
     def _close(self) -> None:
         """Close the descriptor; an interrupt between any two steps leaves what the next call needs to finish."""

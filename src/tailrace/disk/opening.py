@@ -191,7 +191,7 @@ class _Opening:
             identity = self._create()
         elif self.mode == "x":
             raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
-        tails = self._believable(identity[0]) or self._recover(identity[0])
+        tails = self._believable(identity[0]) or self._recover(*identity)
         if self.exclusive:
             self._say("exclusive")
         else:
@@ -216,11 +216,20 @@ class _Opening:
 
     def _create(self) -> tuple[bytes, dict[str, Any]]:
         """Lay out an empty log; its identity is written last, and without it there is no log."""
-        files, path = self.files, self.path
         for name in ("journal", "catalog", "topics"):
-            files.make_directory(f"{path}/{name}")
-        log_id = files.random_bytes(16)
+            directory = f"{self.path}/{name}"
+            if self.files.stat(directory) is not None:
+                # Left by a dead creation: a name whose sync failed counts as synced, so it is made anew.
+                self.files.remove_directory(directory)
+            self.files.make_directory(directory)
+        log_id = self.files.random_bytes(16)
         settings = {"journal_bytes": max(self.tuning.journal_bytes, JOURNAL_BYTES_MIN)}
+        self._write_identity(log_id, settings)
+        return log_id, settings
+
+    def _write_identity(self, log_id: bytes, settings: dict[str, Any]) -> None:
+        """Replace the identity file as a whole."""
+        files, path = self.files, self.path
         record = {"format": FORMAT_VERSION, "id": log_id.hex(), "settings": settings}
         new = f"{path}/{IDENTITY_NAME}.new"
         descriptor = files.open(new, create=True)
@@ -234,11 +243,12 @@ class _Opening:
         files.sync_directory(path)
         files.rename(new, f"{path}/{IDENTITY_NAME}")
         files.sync_directory(path)
-        return log_id, settings
 
-    def _recover(self, log_id: bytes) -> Tails:
+    def _recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
         """Bring the log to a state from which appends may go on; every step may be repeated."""
         files, path = self.files, self.path
+        # The creation may have failed at the very last sync of a name, which only a new name makes good.
+        self._write_identity(log_id, settings)
         recovery = Recovery(files, path, log_id, write=True)
         survey = recovery.run()
         recovery.finish_journal()

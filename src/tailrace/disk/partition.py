@@ -79,7 +79,7 @@ class Partition:
         self.segment_bytes = segment_bytes
         self.segment_age_us = int(segment_age * 1_000_000)
         self.word = word_of(slot)
-        self.lock = DirectoryLock(home, path, make=True)
+        self.lock = DirectoryLock(home, path)
         self.checked = False
         self.state = ABSENT
         self.sequence = 0
@@ -121,7 +121,12 @@ class Partition:
 
     def enter(self, *, resolving: bool = False) -> None:
         """Take the lock, check every word that forbids to go on, load the state."""
-        self.lock.acquire()
+        try:
+            self.lock.acquire()
+        except FileNotFoundError:
+            if not self.alive:
+                raise TopicNotFoundError("The topic was dropped.") from None
+            raise
         words, word = self.home.tails.words, self.word
         if words[word + INCARNATION] != self.incarnation:
             raise TopicNotFoundError("The topic was dropped.")
@@ -401,16 +406,17 @@ class Partition:
         created = files.now_us()
         path = f"{self.path}/{segment_name(state.end)}"
         try:
-            self.descriptor = files.open(path, create=True)
-            if files.stat_open(self.descriptor).size > HEADER_BYTES:
-                # Frames follow only after the state names their segment: these are not a dead writer's leftovers.
-                self._fail("A segment that no state names holds data", path)
-            files.truncate(self.descriptor, 0)
+            leftover = files.stat(path)
+            if leftover is not None:
+                if leftover.size > HEADER_BYTES:
+                    # Frames follow only after the state names their segment: these are not a dead writer's leftovers.
+                    self._fail("A segment that no state names holds data", path)
+                # A name whose sync failed counts as synced: only a new one is sure to reach the medium.
+                files.remove_file(path)
+            self.descriptor = files.open(path, exclusive=True)
             files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created), 0)
             files.sync_data(self.descriptor)
             files.sync_directory(self.path)
-            if not state.flags & HAS_SEGMENT:
-                self.sync_parents()
         except OSError as error:
             self._close_segment()
             raise storage_error(error, "creating a segment", path) from error
@@ -434,13 +440,6 @@ class Partition:
                 state.start,
             )
         )
-
-    def sync_parents(self) -> None:
-        """The names of a partition's directories become durable with its first segment."""
-        parent = self.path.rpartition("/")[0]
-        while len(parent) >= len(self.home.path):
-            self.files.sync_directory(parent)
-            parent = parent.rpartition("/")[0]
 
     # Forgetting.
 

@@ -6,6 +6,7 @@ below what was promised is marked failed, so that reading it names the lost rang
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
@@ -134,6 +135,7 @@ class Recovery:
         directory = f"{self.path}/{place.directory}"
         floor = self.floors.get(place.slot)
         promised = floor.state if floor and floor.incarnation == place.incarnation else ABSENT
+        self._make_directory(directory)
         damage = self._replay(place, directory)
         state, found = self._scan(place, directory, promised)
         damage = damage or found
@@ -145,6 +147,16 @@ class Recovery:
         first = self._first_base(directory)
         start = min(state.end, max(first, place.trim))
         return Recovered(place, state._replace(safe=state.end, start=start), damage)
+
+    def _make_directory(self, directory: str) -> None:
+        """A copy may have left empty directories out."""
+        if self.write and self.files.stat(directory) is None:
+            parent = directory.rpartition("/")[0]
+            if self.files.stat(parent) is None:
+                self.files.make_directory(parent)
+                self.files.sync_directory(parent.rpartition("/")[0])
+            self.files.make_directory(directory)
+            self.files.sync_directory(parent)
 
     def _bases(self, directory: str) -> list[int]:
         if self.files.stat(directory) is None:
@@ -211,7 +223,7 @@ class Recovery:
 
     def _scan(self, place: SlotPlace, directory: str, promised: State) -> tuple[State, str | None]:
         """The state that the segments show, and what is wrong with them."""
-        bases = self._bases(directory)
+        bases = self._kept(directory, place.trim)
         damage = None
         newest: tuple[int, int, Index] | None = None
         for number, base in enumerate(bases):
@@ -252,6 +264,16 @@ class Recovery:
         return State(
             end, base, position, index.chain, HAS_SEGMENT | SEALED, salt, position, index.chain, 0, end, 0
         ), damage
+
+    def _kept(self, directory: str, trim: int) -> list[int]:
+        """The segments that hold anything at or after the trim; those below it may have come back after a crash."""
+        bases = self._bases(directory)
+        gone = [base for base, following in pairwise(bases) if following <= trim]
+        if self.write and gone:
+            for base in gone:
+                self.files.remove_file(f"{directory}/{segment_name(base)}")
+                self.files.sync_directory(directory)
+        return bases[len(gone) :]
 
     def _is_leftover(self, path: str) -> bool:
         stat = self.files.stat(path)

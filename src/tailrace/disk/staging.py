@@ -44,9 +44,6 @@ def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
     name = f"{salt:016x}.staged"
     path = f"{partition.path}/{name}"
     try:
-        if files.stat(partition.path) is None:
-            files.make_directory(partition.path.rpartition("/")[0])
-            files.make_directory(partition.path)
         descriptor = files.open(path, exclusive=True)
     except OSError as error:
         raise storage_error(error, "staging a segment", path) from error
@@ -59,7 +56,6 @@ def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
         files.write(descriptor, index.pack_footer(), index.position)
         files.sync_data(descriptor)
         files.sync_directory(partition.path)
-        partition.sync_parents()
     except BaseException as error:
         files.close(descriptor)
         files.remove_file(path)

@@ -1,0 +1,293 @@
+"""The cursor: one pass over a scan, and the iterators that hand out what it finds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from operator import length_hint
+from typing import TYPE_CHECKING
+
+from tailrace.batch import Batch, records
+from tailrace.disk.columns import Part
+from tailrace.disk.home import storage_error
+from tailrace.errors import ClosedError, TailraceError, ThreadError
+from tailrace.follow import Follower
+from tailrace.merge import merged, turned
+from tailrace.records import Record, decode_headers
+from tailrace.spans import Request, Span, resolve
+
+if TYPE_CHECKING:
+    from tailrace.engine import Engine
+
+# A batch takes no further frame once it has so many bytes, so that large records do not fill the memory.
+BATCH_BYTES_MAX = 16 << 20
+
+
+class Cursor:
+    """One pass over a scan: parts in order, for one thread at a time, in one process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        limit: int | None,
+        follow: bool,
+        timeout: float | None,
+        closed: Callable[[], bool],
+    ) -> None:
+        self.engine = engine
+        self.request = request
+        self.reverse = request.reverse
+        self.left = limit
+        self.follow = follow
+        self.timeout = timeout
+        self.closed = closed
+        self.generation = engine.generation
+        self.mutex = threading.Lock()
+        self.positions: dict[tuple[str, int], int] = {}
+        # The part whose records are being handed out one by one, and the iterator over them.
+        self.open: tuple[Part, list[Record], Iterator[Record]] | None = None
+        self.rest: Part | None = None
+        self.error: TailraceError | None = None
+        self.parts = self._parts()
+
+    def next_part(self) -> Part:
+        """The next part; StopIteration at the end."""
+        with _Alone(self):
+            while True:
+                part = self._pull()
+                if part is not None:
+                    return part
+
+    def gather(self, max_records: int) -> list[Part]:
+        """Parts of so many records at most, none at the end; a follower takes what is there."""
+        gathered: list[Part] = []
+        room, size = max_records, 0
+        with _Alone(self):
+            while room and size < BATCH_BYTES_MAX:
+                try:
+                    part = self._pull()
+                except StopIteration:
+                    break
+                except TailraceError as error:
+                    if not gathered:
+                        raise
+                    # What was read before the damage is handed out first.
+                    self.error = error
+                    break
+                if part is None:
+                    if gathered:
+                        break
+                    continue
+                if part.stop - part.first > room:
+                    part, self.rest = _split(part, room, self.reverse)
+                gathered.append(part)
+                room -= part.stop - part.first
+                columns = part.columns
+                size += columns.value_blob.nbytes + columns.key_blob.nbytes
+            for part in gathered:
+                self.passed(part)
+        return gathered
+
+    def passed(self, part: Part) -> None:
+        """Note that a part was handed out."""
+        key = (part.topic, part.partition)
+        columns = part.columns
+        self.positions[key] = columns.offset(part.first) if self.reverse else columns.offset(part.stop - 1) + 1
+
+    def places(self) -> dict[tuple[str, int], int]:
+        """Where every partition stands, exact to the record."""
+        places = dict(self.positions)
+        if self.open is not None:
+            part, made, left = self.open
+            done = len(made) - length_hint(left)
+            if done:
+                last = made[done - 1].offset
+                places[part.topic, part.partition] = last if self.reverse else last + 1
+        return places
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        with _Alone(self):
+            self.parts.close()
+
+    def _pull(self) -> Part | None:
+        """The next part within the limit; None when a follower is about to wait."""
+        if self.error is not None:
+            raise self.error
+        part, self.rest = self.rest, None
+        if part is None:
+            if self.left == 0:
+                self.parts.close()
+                raise StopIteration
+            try:
+                part = next(self.parts)
+            except TailraceError as error:
+                # Asked again, it says the same: an end would look like the end of the records.
+                self.error = error
+                raise
+            if part is not None and self.left is not None:
+                if part.stop - part.first > self.left:
+                    part, _ = _split(part, self.left, self.reverse)
+                self.left -= part.stop - part.first
+        return part
+
+    def _parts(self) -> Generator[Part | None, None, None]:
+        try:
+            yield from self._follow() if self.follow else self._bounded()
+        except ClosedError:
+            if not self.follow:
+                raise
+        except ValueError as error:
+            # The tails are unmapped when the log is closed, and whoever reads a word then gets this.
+            if not self.engine.closed:
+                raise
+            if not self.follow:
+                raise ClosedError("The log was closed while it was read.") from error
+        except OSError as error:
+            if isinstance(error, TailraceError):
+                raise
+            raise storage_error(error, f"Reading {self.request.topic!r}") from error
+
+    def _follow(self) -> Iterator[Part | None]:
+        return Follower(self.engine, self.request, self.timeout, self.closed, self._opened).parts()
+
+    def _bounded(self) -> Iterator[Part]:
+        request = self.request
+        if self.closed():
+            raise ClosedError("The log is closed.")
+        spans = resolve(self.engine, self.engine.entry(request.topic), request)
+        for span in spans:
+            self._opened(span)
+        spans = [span for span in spans if span.next < span.stop]
+        streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
+        if request.by_time and streams:
+            yield from merged(streams, reverse=request.reverse)
+            return
+        for stream in reversed(streams) if request.reverse else streams:
+            yield from stream
+
+    def _opened(self, span: Span) -> None:
+        self.positions[span.topic, span.partition.index] = max(span.stop, span.next) if self.reverse else span.next
+
+
+class _Alone:
+    """A cursor entered by one thread, in the process that made it."""
+
+    __slots__ = ("cursor",)
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+
+    def __enter__(self) -> None:
+        cursor = self.cursor
+        # Before the mutex, which a thread of the parent may have held when it forked.
+        cursor.engine.check_same(cursor.generation)
+        if not cursor.mutex.acquire(blocking=False):
+            raise ThreadError("Another thread is using this iterator.")
+
+    def __exit__(self, *_: object) -> None:
+        self.cursor.mutex.release()
+
+
+class Records(Iterator[Record]):
+    """The records of a cursor, one by one."""
+
+    __slots__ = ("__weakref__", "_cursor", "_decoded", "_left")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._left: Iterator[Record] = iter(())
+        # Of a merge the current frame of each partition, because its runs may be as short as one record.
+        self._decoded: dict[int, tuple[object, list[Record]]] = {}
+        _live.add(self)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        try:
+            return next(self._left)
+        except StopIteration:
+            pass
+        return self._more()
+
+    def _more(self) -> Record:
+        cursor = self._cursor
+        if cursor.open is not None:
+            cursor.passed(cursor.open[0])
+            cursor.open = None
+        part = cursor.next_part()
+        made = self._make(part)
+        if cursor.reverse:
+            made.reverse()
+        self._left = iter(made)
+        cursor.open = (part, made, self._left)
+        return next(self._left)
+
+    def _make(self, part: Part) -> list[Record]:
+        topic, partition, columns, first, stop = part
+        if columns.count == 1:
+            headers = decode_headers(columns.headers(0))
+            return [
+                Record(topic, partition, columns.offset(0), columns.time(0), columns.key(0), columns.value(0), headers)
+            ]
+        if not self._cursor.request.by_time:
+            return [*records(part)]
+        known = self._decoded.get(partition)
+        if known is None or known[0] is not columns:
+            if stop - first == columns.count:
+                return [*records(part)]
+            known = self._decoded[partition] = (columns, [*records(part._replace(first=0, stop=columns.count))])
+        return known[1][first:stop]
+
+    def close(self) -> None:
+        """End the iteration and give the descriptors back."""
+        self._cursor.close()
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget records that were read ahead, so that the next one is asked of the cursor."""
+        if self._cursor.open is not None:
+            self._cursor.open[1].clear()
+
+
+class Batches(Iterator[Batch]):
+    """The records of a cursor, many at a time."""
+
+    __slots__ = ("_cursor", "_max_records")
+
+    def __init__(self, cursor: Cursor, max_records: int) -> None:
+        self._cursor = cursor
+        self._max_records = max_records
+
+    def __next__(self) -> Batch:
+        parts = self._cursor.gather(self._max_records)
+        if not parts:
+            raise StopIteration
+        return Batch([turned(part) for part in parts] if self._cursor.reverse else parts)
+
+    def close(self) -> None:
+        """End the iteration and give the descriptors back."""
+        self._cursor.close()
+
+
+_live: weakref.WeakSet[Records] = weakref.WeakSet()
+
+
+def _forget_read_ahead() -> None:
+    """In a forked child: the next record of an inherited iterator must be an error, not one that both would see."""
+    for iterator in list(_live):
+        iterator.drop()
+
+
+os.register_at_fork(after_in_child=_forget_read_ahead)
+
+
+def _split(part: Part, count: int, reverse: bool) -> tuple[Part, Part]:
+    """So many records that come first, and the others."""
+    at = part.stop - count if reverse else part.first + count
+    low, high = part._replace(stop=at), part._replace(first=at)
+    return (high, low) if reverse else (low, high)

@@ -1,0 +1,263 @@
+"""The log: opening a directory, and everything that a handle on it can do."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+
+from tailrace import engine as engines
+from tailrace.disk.opening import IDENTITY_NAME
+from tailrace.disk.recovery import remove_tree
+from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError
+from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name, validate_topic_name
+from tailrace.options import Tuning, parse_durable, parse_duration, parse_size
+from tailrace.topics import Topic
+from tailrace.transactions import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from os import PathLike
+
+    from tailrace.disk.opening import Mode
+    from tailrace.engine import Engine
+    from tailrace.producer import Producer
+    from tailrace.types import Durable, Duration, Settings, Stats, TopicInfo, VerifyReport
+
+LOG_VARIABLE = "TAILRACE_LOG"
+NAMESPACE_VARIABLE = "TAILRACE_NAMESPACE"
+JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
+NAMESPACES = "namespaces"
+MODES = ("a", "r", "x")
+IO = ("auto", "mmap", "pread")
+
+
+def open(
+    location: str | PathLike[str] | None = None,
+    mode: Literal["a", "r", "x"] = "a",
+    *,
+    namespace: str | None = None,
+    durable: Durable = True,
+    exclusive: bool = False,
+    io: Literal["auto", "mmap", "pread"] = "auto",
+    timeout: Duration = 30.0,
+) -> Log:
+    """Open the log in a directory; mode "a" creates what is missing, "x" must create it, "r" only reads.
+
+    Without a location it is $TAILRACE_LOG, without a namespace $TAILRACE_NAMESPACE. `durable` is the level of writes
+    that say nothing else: True is on disk on return, "50ms" within that, False survives kill -9 but not a power cut.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is not known: write 'a' to append, 'r' to read, 'x' to create.")
+    if io not in IO:
+        raise ValueError(f"io={io!r} is not known: write 'auto', 'mmap' or 'pread'.")
+    path = _path_of(location)
+    if namespace is None:
+        namespace = os.environ.get(NAMESPACE_VARIABLE) or None
+    log = Log(path, mode, parse_durable(durable), bool(exclusive), io, parse_duration(timeout, "timeout"))
+    if namespace is not None:
+        return log.namespace(namespace)
+    log.engine
+    return log
+
+
+def _path_of(location: str | PathLike[str] | None) -> str:
+    if location is None:
+        location = os.environ.get(LOG_VARIABLE) or None
+        if location is None:
+            raise TypeError(f"Give the directory of the log, or set ${LOG_VARIABLE}.")
+    path = os.fsdecode(os.fspath(location))
+    if path.startswith(("http://", "https://")):
+        raise OpenError(
+            f"{path} is a remote log, which this release cannot open.",
+            hint="Nothing was opened; name a directory on this machine.",
+        )
+    if not path:
+        raise ValueError("The directory of the log must not be empty.")
+    return os.path.abspath(path)
+
+
+class Log:
+    """A handle on a log: any thread may use it, a forked child may go on with it, and it can be pickled."""
+
+    def __init__(
+        self, path: str, mode: Mode, durable: float | None, exclusive: bool, io: str, timeout: float
+    ) -> None:
+        self.location = path
+        self.mode = mode
+        self.durable = durable
+        self.exclusive = exclusive
+        self.io = io
+        self.timeout = timeout
+        # The engine while this handle is open and was used; None before and after.
+        self.live: Engine | None = None
+        self.closed = False
+        # Producers of this handle that still run: they hold records that a close brings to disk.
+        self.producers: set[Producer] = set()
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<Log {self.location!r} mode {self.mode!r}{state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Whoever unpickles it must not fail because it exists already; it opens the log at its first use.
+        mode = "a" if self.mode == "x" else self.mode
+        return Log, (self.location, mode, self.durable, self.exclusive, self.io, self.timeout)
+
+    # Topics.
+
+    def topic(self, name: str, **settings: Unpack[Settings]) -> Topic:
+        """A topic by its name; given settings create it, or must be those it has."""
+        engine = self.engine
+        topic = Topic(self, validate_topic_name(name), {**settings})
+        if settings:
+            topic.ensure(engine)
+        return topic
+
+    def topics(self, match: str = "...") -> list[TopicInfo]:
+        """The topics whose name matches: `*` is one level, a final `...` is the rest."""
+        from tailrace.statistics import topic_infos
+
+        return topic_infos(self.engine, match)
+
+    def transaction(self) -> Transaction:
+        """Appends to several topics that become visible together, or not at all."""
+        return Transaction(self)
+
+    # Namespaces: each is a whole log of its own.
+
+    def namespace(self, name: str) -> Log:
+        """The log of one tenant, isolated from all others; no transaction spans two."""
+        if self.closed:
+            raise ClosedError("The log is closed.")
+        path = self._namespace_path(validate_namespace_name(name))
+        if engines.FILES.stat(f"{path}/{IDENTITY_NAME}") is None:
+            if self.mode == "r":
+                raise self._no_namespace(name)
+            if engines.FILES.stat(f"{self.location}/{IDENTITY_NAME}") is None:
+                # Makes the log, or refuses a directory that is something else.
+                with Log(self.location, "a", None, False, self.io, self.timeout) as home:
+                    home.engine
+        log = Log(path, self.mode, self.durable, self.exclusive, self.io, self.timeout)
+        log.engine
+        return log
+
+    def namespaces(self) -> list[str]:
+        """The names of the namespaces."""
+        path = self.engine.path
+        if engines.FILES.stat(f"{path}/{NAMESPACES}") is None:
+            return []
+        names = []
+        for escaped in engines.FILES.list_directory(f"{path}/{NAMESPACES}"):
+            if engines.FILES.stat(f"{path}/{NAMESPACES}/{escaped}/{IDENTITY_NAME}") is not None:
+                try:
+                    names.append(unescape(escaped))
+                except ValueError:
+                    # Somebody else's directory is not a namespace.
+                    continue
+        return sorted(names)
+
+    def drop_namespace(self, name: str) -> None:
+        """Forget a namespace with everything in it; LockedError while any process has it open."""
+        files = self.writing().files
+        path = self._namespace_path(validate_namespace_name(name))
+        if files.stat(f"{path}/{IDENTITY_NAME}") is None:
+            raise self._no_namespace(name)
+        lock = files.open(f"{path}/lock", create=True)
+        try:
+            if not files.lock(lock):
+                raise LockedError(
+                    f"The namespace {name!r} is open, so it cannot be dropped.", pid=files.lock_holder(lock)
+                )
+            # Without its identity it is no log any more, so that nobody ever meets half of it.
+            files.remove_file(f"{path}/{IDENTITY_NAME}")
+            files.sync_directory(path)
+            remove_tree(files, path)
+            files.sync_directory(f"{self.location}/{NAMESPACES}")
+        finally:
+            files.close(lock)
+
+    def _namespace_path(self, name: str) -> str:
+        return f"{self.location}/{NAMESPACES}/{escape(name)}"
+
+    def _no_namespace(self, name: str) -> NotALogError:
+        suggestion = did_you_mean(name, self.namespaces())
+        question = "." if suggestion is None else f": did you mean {suggestion!r}?"
+        return NotALogError(f"{self.location} has no namespace {name!r}{question}")
+
+    # State.
+
+    def stats(self) -> Stats:
+        """The log in numbers, over all its processes."""
+        from tailrace.statistics import stats
+
+        return stats(self.engine)
+
+    def verify(self, topics: str = "...", *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Read everything that is stored and report what is damaged; progress is called with (bytes done, bytes in all)."""
+        from tailrace.verify import verify
+
+        return verify(self.engine, topics, progress)
+
+    def sync(self) -> None:
+        """Everything appended so far, by anyone and at any level, is on disk when this returns."""
+        engine = self.writing()
+        for producer in list(self.producers):
+            producer.flush()
+        engine.write(engine.store.sync)
+
+    def close(self) -> None:
+        """Bring everything appended to disk, end followers and give everything back; a second call does nothing."""
+        if self.closed:
+            return
+        try:
+            for producer in list(self.producers):
+                producer.close()
+        finally:
+            self.closed = True
+            engine, self.live = self.live, None
+            if engine is not None:
+                engine.release(id(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "live", None)
+        if engine is not None and not engine.closed:
+            # Closing waits for locks, which a finalizer must not do: the exit of the process or the next open does it.
+            engine.handles.discard(id(self))
+            warnings.warn(f"unclosed log {self.location!r}: use `with`, or close()", ResourceWarning, source=self)
+
+    # What topics, producers and transactions ask for.
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, opened at the first use of an unpickled handle; ClosedError after close()."""
+        engine = self.live
+        if engine is None:
+            if self.closed:
+                raise ClosedError("The log is closed.")
+            engine = self.live = engines.acquire(
+                engines.FILES, self.location, self.mode, exclusive=self.exclusive, timeout=self.timeout,
+                tuning=_tuning(), handle=id(self),
+            )  # fmt: skip
+        return engine
+
+    def writing(self) -> Engine:
+        """The engine, for a change; ReadOnlyError when this handle only reads."""
+        if self.mode == "r":
+            raise ReadOnlyError("The log is open for reading only.")
+        return self.engine
+
+    def is_closed(self) -> bool:
+        """Whether close() was called."""
+        return self.closed
+
+
+def _tuning() -> Tuning:
+    journal = os.environ.get(JOURNAL_VARIABLE)
+    return Tuning(journal_bytes=parse_size(journal, JOURNAL_VARIABLE)) if journal else Tuning()

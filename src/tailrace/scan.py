@@ -1,0 +1,197 @@
+"""The scan: a lazy reading of a topic, as records, batches or Arrow data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from tailrace.cursor import Batches, Cursor, Records
+from tailrace.options import StartPoint, parse_count, parse_duration, parse_last, parse_start
+from tailrace.records import Record
+from tailrace.spans import Request, resolve
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tailrace.batch import Batch
+    from tailrace.engine import Engine
+    from tailrace.types import Duration, Start
+
+BATCH_RECORDS_DEFAULT = 65_536
+
+
+class Scan(Iterable[Record]):
+    """Records of one topic, read when iterated, each time anew.
+
+    Nothing is read before. Every iteration sees the topic up to where it ended when that iteration began; with
+    `follow` it goes on for ever, `timeout` idle seconds end it, and so does closing the log. With order="offset" the
+    partitions come one after another; with "time" they are merged by timestamp, where a follower merges what it finds
+    at each look and does not wait for partitions that are silent.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        *,
+        start: Start | Mapping[tuple[str, int], int] = "earliest",
+        stop: Start | None = None,
+        last: int | timedelta | str | None = None,
+        limit: int | None = None,
+        partition: int | Sequence[int] | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+        order: Literal["offset", "time"] = "offset",
+        reverse: bool = False,
+        mapped: bool = False,
+        closed: Callable[[], bool] | None = None,
+    ) -> None:
+        if order not in ("offset", "time"):
+            raise ValueError(f'order={order!r} is not an order: write "offset" or "time".')
+        if reverse and follow:
+            raise ValueError("reverse=True and follow=True exclude each other: there is no newest record to begin at.")
+        if last is not None and start != "earliest":
+            raise ValueError("last= and start= exclude each other: leave one of them out.")
+        if timeout is not None and not follow:
+            raise ValueError("timeout= is how long a follower waits: write follow=True with it, or leave it out.")
+        self._engine = engine
+        self._request = Request(
+            name,
+            _parse_start(start, name),
+            None if stop is None else parse_start(stop, "stop"),
+            None if last is None else parse_last(last),
+            _parse_partitions(partition),
+            order == "time",
+            bool(reverse),
+            mapped,
+        )
+        self._limit = None if limit is None else parse_count(limit, "limit")
+        self._follow = bool(follow)
+        self._timeout = None if timeout is None else parse_duration(timeout, "timeout")
+        self._closed = closed or (lambda: engine.closed)
+        self._cursor: Cursor | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        return Records(self._start())
+
+    def batches(self, max_records: int = BATCH_RECORDS_DEFAULT) -> Iterator[Batch]:
+        """The records in batches of whole frames, cut at `max_records` and at 16 MiB of frames."""
+        return Batches(self._start(), parse_count(max_records, "max_records", minimum=1))
+
+    def to_arrow(self, *, json: bool = False) -> Any:
+        """A pyarrow.Table; with `json` the fields of JSON values become columns."""
+        from tailrace.arrow import pyarrow, schema
+
+        self._check_bounded("to_arrow()")
+        if json:
+            from tailrace.json_table import json_table
+
+            return json_table(self._arrow_batches())
+        return pyarrow().Table.from_batches(list(self._arrow_batches()), schema())
+
+    def to_pandas(self, *, json: bool = False) -> Any:
+        """A pandas.DataFrame."""
+        from tailrace.arrow import to_pandas
+
+        return to_pandas(self.to_arrow(json=json))
+
+    def to_polars(self, *, json: bool = False) -> Any:
+        """A polars.DataFrame."""
+        from tailrace.arrow import to_polars
+
+        return to_polars(self.to_arrow(json=json))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The records as a stream of Arrow batches, so that DuckDB and Polars read a scan as it is."""
+        from tailrace.arrow import reader
+
+        stream: object = reader(self._arrow_batches()).__arrow_c_stream__(requested_schema)
+        return stream
+
+    @property
+    def positions(self) -> dict[tuple[str, int], int]:
+        """By (topic, partition) the offset after the last record that the latest iteration gave: where to go on.
+
+        It may be given to another read as `start`. Of a reverse scan it is the offset to stop at. Empty before the
+        first iteration.
+        """
+        return {} if self._cursor is None else self._cursor.places()
+
+    def first(self) -> Record | None:
+        """The first record, or None when there is none."""
+        if self._follow and self._limit != 0:
+            return next(iter(self), None)
+        cursor = self._start(1)
+        try:
+            return next(Records(cursor), None)
+        finally:
+            cursor.close()
+
+    def count(self) -> int:
+        """How many records there are; footers and headers tell, the records are not read."""
+        self._check_bounded("count()")
+        if self._follow:
+            return sum(map(len, self.batches()))
+        spans = resolve(self._engine, self._engine.entry(self._request.topic), self._request)
+        total = sum(span.count() for span in spans if span.next < span.stop)
+        return total if self._limit is None else min(total, self._limit)
+
+    def __repr__(self) -> str:
+        request = self._request
+        told = [f"from {_tell(request.start)}"] if request.last is None else [f"last {request.last}"]
+        if request.stop is not None:
+            told.append(f"to {_tell(request.stop)}")
+        if request.partitions is not None:
+            told.append(f"partitions {', '.join(map(str, request.partitions))}")
+        if self._limit is not None:
+            told.append(f"at most {self._limit}")
+        flags = (("by time", request.by_time), ("newest first", request.reverse), ("following", self._follow))
+        return f"<Scan of {request.topic!r}: {', '.join([*told, *(text for text, flag in flags if flag)])}>"
+
+    def _start(self, limit: int | None = None) -> Cursor:
+        limits = [each for each in (limit, self._limit) if each is not None]
+        self._cursor = Cursor(
+            self._engine, self._request, min(limits, default=None), self._follow, self._timeout, self._closed
+        )
+        return self._cursor
+
+    def _arrow_batches(self) -> Iterator[Any]:
+        from tailrace.merge import parts_to_arrow
+
+        cursor = self._start()
+        while parts := cursor.gather(BATCH_RECORDS_DEFAULT):
+            yield parts_to_arrow(parts, reverse=self._request.reverse)
+
+    def _check_bounded(self, what: str) -> None:
+        if self._follow and self._timeout is None and self._limit is None and self._request.stop is None:
+            raise ValueError(f"{what} of a follower never ends: give it limit=, timeout= or stop=.")
+
+
+def _parse_start(start: Start | Mapping[tuple[str, int], int], name: str) -> StartPoint:
+    """A start; the positions of another scan count as far as they are of this topic."""
+    if isinstance(start, Mapping) and start and all(isinstance(key, tuple) and len(key) == 2 for key in start):
+        mine: dict[int, int] = {key[1]: offset for key, offset in start.items() if key[0] == name}  # type: ignore[index]
+        return parse_start(mine) if mine else StartPoint("earliest")
+    return parse_start(start)  # type: ignore[arg-type]  # Whatever else it is, parse_start says what it should be.
+
+
+def _parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if partition is None:
+        return None
+    if isinstance(partition, (str, bytes)):
+        raise TypeError(f"partition must be an integer or a list of them, not {type(partition).__name__}.")
+    many = partition if isinstance(partition, Iterable) else [partition]
+    chosen = sorted({parse_count(each, "partition") for each in many})
+    if not chosen:
+        raise ValueError("partition=[] names no partition: leave it out to read all of them.")
+    return tuple(chosen)
+
+
+def _tell(point: StartPoint) -> str:
+    if point.kind == "time":
+        from tailrace.records import to_datetime
+
+        return to_datetime(point.value).isoformat()
+    if point.kind == "offsets":
+        return str(dict(point.offsets))
+    return str(point.value) if point.kind == "offset" else point.kind
