@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from operator import length_hint
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # A batch takes no further frame once it has so many bytes, so that large records do not fill the memory.
 BATCH_BYTES_MAX = 16 << 20
+# Records are made a frame at a time, of small frames so many at a time.
+READ_AHEAD_RECORDS = 256
 
 
 class Cursor:
@@ -47,65 +49,56 @@ class Cursor:
         self.generation = engine.generation
         self.mutex = threading.Lock()
         self.positions: dict[tuple[str, int], int] = {}
-        # The part whose records are being handed out one by one, and the iterator over them.
-        self.open: tuple[Part, list[Record], Iterator[Record]] | None = None
+        # The records that are being handed out one by one, and the iterator over them.
+        self.open: tuple[list[Record], Iterator[Record]] = ([], iter(()))
         self.rest: Part | None = None
         self.error: TailraceError | None = None
         self.parts = self._parts()
 
-    def next_part(self) -> Part:
-        """The next part; StopIteration at the end."""
-        with _Alone(self):
-            while True:
-                part = self._pull()
-                if part is not None:
-                    return part
+    def gather(self, max_records: int, *, whole: bool = False) -> list[Part]:
+        """Parts of so many records at most, none at the end; a follower takes what is there.
 
-    def gather(self, max_records: int) -> list[Part]:
-        """Parts of so many records at most, none at the end; a follower takes what is there."""
+        With `whole` no part is cut: the last one may hold more records than asked for.
+        """
         gathered: list[Part] = []
         room, size = max_records, 0
         with _Alone(self):
-            while room and size < BATCH_BYTES_MAX:
+            while room > 0 and size < BATCH_BYTES_MAX:
                 try:
                     part = self._pull()
                 except StopIteration:
                     break
-                except TailraceError as error:
-                    if not gathered:
-                        raise
-                    # What was read before the damage is handed out first.
-                    self.error = error
-                    break
+                except TailraceError:
+                    if gathered:
+                        # What was read before the damage is handed out first; `error` is raised the next time.
+                        break
+                    raise
                 if part is None:
                     if gathered:
                         break
                     continue
-                if part.stop - part.first > room:
+                columns, first, stop = part.columns, part.first, part.stop
+                if stop - first > room and not whole:
                     part, self.rest = _split(part, room, self.reverse)
-                gathered.append(part)
-                room -= part.stop - part.first
-                columns = part.columns
+                    room = 0
+                room -= stop - first
                 size += columns.value_blob.nbytes + columns.key_blob.nbytes
-            for part in gathered:
-                self.passed(part)
+                gathered.append(part)
         return gathered
 
-    def passed(self, part: Part) -> None:
-        """Note that a part was handed out."""
-        key = (part.topic, part.partition)
-        columns = part.columns
-        self.positions[key] = columns.offset(part.first) if self.reverse else columns.offset(part.stop - 1) + 1
+    def passed(self, parts: Sequence[Part]) -> None:
+        """Note that parts were handed out."""
+        newest = {(part.topic, part.partition): part for part in parts}
+        for key, part in newest.items():
+            columns = part.columns
+            self.positions[key] = columns.offset(part.first) if self.reverse else columns.offset(part.stop - 1) + 1
 
     def places(self) -> dict[tuple[str, int], int]:
         """Where every partition stands, exact to the record."""
         places = dict(self.positions)
-        if self.open is not None:
-            part, made, left = self.open
-            done = len(made) - length_hint(left)
-            if done:
-                last = made[done - 1].offset
-                places[part.topic, part.partition] = last if self.reverse else last + 1
+        made, left = self.open
+        for record in made[: len(made) - length_hint(left)]:
+            places[record.topic, record.partition] = record.offset if self.reverse else record.offset + 1
         return places
 
     def close(self) -> None:
@@ -195,11 +188,12 @@ class _Alone:
 class Records(Iterator[Record]):
     """The records of a cursor, one by one."""
 
-    __slots__ = ("__weakref__", "_cursor", "_decoded", "_left")
+    __slots__ = ("__weakref__", "_cursor", "_decoded", "_left", "_parts")
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self._left: Iterator[Record] = iter(())
+        self._parts: Sequence[Part] = ()
         # Of a merge the current frame of each partition, because its runs may be as short as one record.
         self._decoded: dict[int, tuple[object, list[Record]]] = {}
         _live.add(self)
@@ -216,15 +210,17 @@ class Records(Iterator[Record]):
 
     def _more(self) -> Record:
         cursor = self._cursor
-        if cursor.open is not None:
-            cursor.passed(cursor.open[0])
-            cursor.open = None
-        part = cursor.next_part()
-        made = self._make(part)
-        if cursor.reverse:
-            made.reverse()
+        parts = cursor.gather(READ_AHEAD_RECORDS, whole=True)
+        cursor.passed(self._parts)
+        self._parts = parts
+        made: list[Record] = []
+        for part in parts:
+            some = self._make(part)
+            if cursor.reverse:
+                some.reverse()
+            made += some
         self._left = iter(made)
-        cursor.open = (part, made, self._left)
+        cursor.open = (made, self._left)
         return next(self._left)
 
     def _make(self, part: Part) -> list[Record]:
@@ -250,8 +246,7 @@ class Records(Iterator[Record]):
 
     def drop(self) -> None:
         """Forget records that were read ahead, so that the next one is asked of the cursor."""
-        if self._cursor.open is not None:
-            self._cursor.open[1].clear()
+        self._cursor.open[0].clear()
 
 
 class Batches(Iterator[Batch]):
@@ -267,6 +262,7 @@ class Batches(Iterator[Batch]):
         parts = self._cursor.gather(self._max_records)
         if not parts:
             raise StopIteration
+        self._cursor.passed(parts)
         return Batch([turned(part) for part in parts] if self._cursor.reverse else parts)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 from tailrace.arrow import batch_to_arrow, pyarrow, require
@@ -97,41 +97,73 @@ class _Head:
 
 def turned(part: Part) -> Part:
     """A part whose records come in the opposite order."""
-    columns, first, stop = part.columns, part.first, part.stop
-    if stop - first == 1:
+    if part.stop - part.first == 1:
         return part
+    made = _lists([part])
+    return _assembled(part.topic, part.partition, [None if column is None else column[::-1] for column in made])
+
+
+def joined(topic: str, partition: int, parts: Sequence[Part]) -> Part:
+    """Many small parts of one partition as one."""
+    return parts[0] if len(parts) == 1 else _assembled(topic, partition, _lists(parts))
+
+
+def _lists(parts: Sequence[Part]) -> list[list[Any] | None]:
+    """Offsets, timestamps, keys, headers and values of the records; None for a column that says nothing."""
+    offsets: list[int] = []
+    times: list[int] = []
+    keys: list[bytes | None] = []
+    headers: list[bytes] = []
+    values: list[bytes | None] = []
+    for _, _, columns, first, stop in parts:
+        count = stop - first
+        offsets += columns.offsets_list(first, stop)
+        some = columns.times_list(first, stop)
+        times += [some] * count if isinstance(some, int) else some
+        keys += columns.keys(first, stop) or [None] * count
+        headers += columns.headers_list(first, stop) or [b""] * count
+        values += columns.values(first, stop)
+    return [
+        offsets,
+        times,
+        keys if any(key is not None for key in keys) else None,
+        headers if any(headers) else None,
+        values,
+    ]
+
+
+def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) -> Part:
+    offsets, times, keys, headers, values = lists
+    assert offsets is not None and times is not None
     made = Columns()
-    made.count = stop - first
-    made.base_offset = columns.base_offset
-    made.offsets = memoryview(
-        array("i", [offset - columns.base_offset for offset in reversed(columns.offsets_list(first, stop))])
-    )
-    times = columns.times_list(first, stop)
-    made.times = times if isinstance(times, int) else memoryview(array("q", reversed(times)))
-    made.time_base = made.times if isinstance(made.times, int) else 0
-    made.key_offsets, made.key_blob, made.key_valid = _blob(columns.keys(first, stop))
-    made.header_offsets, made.header_blob, _ = _blob(columns.headers_list(first, stop))
-    values = _blob(columns.values(first, stop))
-    assert values[0] is not None
-    made.value_offsets, made.value_blob, made.value_valid = values
-    return Part(part.topic, part.partition, made, 0, made.count)
+    made.count = len(offsets)
+    made.base_offset = base = min(offsets)
+    # Relative offsets have 32 bits, and a frame spans fewer; parts of one batch are neighbours.
+    made.offsets = memoryview(array("i", [offset - base for offset in offsets]))
+    made.times, made.time_base = memoryview(array("q", times)), 0
+    made.key_offsets, made.key_blob, made.key_valid = _blob(keys)
+    made.header_offsets, made.header_blob, _ = _blob(headers)
+    value_offsets, made.value_blob, made.value_valid = _blob(values)
+    assert value_offsets is not None
+    made.value_offsets = value_offsets
+    return Part(topic, partition, made, 0, made.count)
 
 
-def _blob(items: Sequence[bytes | None] | None) -> tuple[memoryview[int] | None, memoryview, memoryview | None]:
-    """Offsets, bytes and validity of items turned around."""
+def _blob(items: list[bytes | None] | None) -> tuple[memoryview[int] | None, memoryview, memoryview | None]:
+    """Offsets, bytes and validity of a column."""
     if items is None:
         return None, memoryview(b""), None
-    turned_items = [item or b"" for item in reversed(items)]
-    ends = memoryview(array("i", accumulate(map(len, turned_items), initial=0)))
     valid = None
     if None in items:
-        bits = "".join(["0" if item is None else "1" for item in items])
+        bits = "".join(["0" if item is None else "1" for item in reversed(items)])
         valid = memoryview(int(bits, 2).to_bytes(len(bits) + 7 >> 3, "little"))
-    return ends, memoryview(b"".join(turned_items)), valid
+    stored = [item or b"" for item in items]
+    ends = memoryview(array("i", accumulate(map(len, stored), initial=0)))
+    return ends, memoryview(b"".join(stored)), valid
 
 
 def parts_to_arrow(parts: Sequence[Part], *, reverse: bool = False) -> Any:
-    """One pyarrow.RecordBatch; many short runs of few frames are gathered by index instead of joined one by one."""
+    """One pyarrow.RecordBatch; short runs are gathered by index and small frames joined, not made arrays one by one."""
     count = sum(part.stop - part.first for part in parts)
     if not reverse and count >= RUN_RECORDS_MIN * len(parts):
         return batch_to_arrow(parts)
@@ -149,6 +181,14 @@ def parts_to_arrow(parts: Sequence[Part], *, reverse: bool = False) -> Any:
     sources = [whole[key]._replace(first=first, stop=stop) for key, (first, stop) in ranges.items()]
     sizes = accumulate((source.stop - source.first for source in sources), initial=0)
     shifts = {key: start - first for (key, (first, _)), start in zip(ranges.items(), sizes, strict=False)}
+    if count < RUN_RECORDS_MIN * len(sources):
+        sources = [
+            joined(topic, partition, list(group))
+            for (topic, partition), group in groupby(sources, lambda source: source[:2])
+        ]
+    table = batch_to_arrow(sources)
+    if len(ranges) == len(parts) and not reverse:
+        return table
     runs = (
         range(part.stop + shift - 1, part.first + shift - 1, -1)
         if reverse
@@ -158,4 +198,4 @@ def parts_to_arrow(parts: Sequence[Part], *, reverse: bool = False) -> Any:
     indices = array("q", chain.from_iterable(runs))
     pa = pyarrow()
     wanted = pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(indices)], null_count=0)
-    return require("pyarrow.compute", "arrow").take(batch_to_arrow(sources), wanted)
+    return require("pyarrow.compute", "arrow").take(table, wanted)

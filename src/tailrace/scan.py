@@ -160,6 +160,7 @@ class Scan(Iterable[Record]):
 
         cursor = self._start()
         while parts := cursor.gather(BATCH_RECORDS_DEFAULT):
+            cursor.passed(parts)
             yield parts_to_arrow(parts, reverse=self._request.reverse)
 
     def _check_bounded(self, what: str) -> None:

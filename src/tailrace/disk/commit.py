@@ -252,7 +252,7 @@ class Committer:
                 # The entry is whole all the same, so a replay would find it: as if this process had died.
                 self.journal.close()
                 raise DurabilityError(
-                    f"Writing to the journal failed: {error.strerror}; the next commit decides whether this one is kept.",
+                    f"Writing to the journal failed: {error.strerror}; the next commit decides what becomes of this.",
                     errno=error.errno,
                     path=file.path,
                 ) from error
@@ -414,7 +414,7 @@ class Committer:
         return state._replace(end=part.end, position=part.position + len(part.data), chain=part.chain, last=part.last)
 
     def checkpoint_locked(self) -> None:
-        """Sync what the journal vouches for and move its generation; a failed dirty slot pins the file with its bytes."""
+        """Sync what the journal vouches for and move its generation; a failed dirty slot pins its file."""
         words = self.home.tails.words
         self.home.check_writable()
         if words[UNRESOLVED_WORD]:

@@ -87,8 +87,16 @@ class Partition:
         self.seen = Index(0)
         self.descriptor = -1
         self.descriptor_key = (-1, -1)
-        self.created_us = 0
+        # When the active segment is old: an append after that rolls it.
+        self.roll_at_us = 0
         self.zeroed = 0
+
+    def set_limits(self, segment_bytes: int, segment_age: float) -> None:
+        """Take over a topic's current settings."""
+        self.segment_bytes = segment_bytes
+        age_us = int(segment_age * 1_000_000)
+        self.roll_at_us += age_us - self.segment_age_us
+        self.segment_age_us = age_us
 
     # Words: loads that need no lock.
 
@@ -188,7 +196,7 @@ class Partition:
         header = read_segment_header(self.files, self.descriptor)
         if header is None or header.salt != state.salt:
             self._fail("The newest segment is not the one its state names", path)
-        self.created_us = header.created
+        self.roll_at_us = header.created + self.segment_age_us
         self.zeroed = self.files.stat_open(self.descriptor).size
         self.descriptor_key = (state.base, state.salt)
         self.seen = Index(state.salt)
@@ -258,35 +266,36 @@ class Partition:
 
     def write(self, frames: Sequence[Prepared], size: int, sync: bool) -> int:
         """Write a run of groups behind the last frame and publish it; the offset of its first record."""
-        self.make_room(size)
-        state = self.state
-        first = state.end
-        position = state.position
+        if (
+            self.state.position + size > self.segment_bytes
+            or self.files.now_us() > self.roll_at_us
+            or not self.state.active
+        ):
+            self.make_room(size)
+        first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
         try:
             if sync and position + size > self.zeroed:
                 self._zeros_ahead(position, size)
+            seen = self.seen
             if len(frames) == 1:
                 frame = frames[0]
-                data, chain = place_one(frame, first - state.base, state.chain)
+                data, chain = place_one(frame, first - base, chain)
                 self.files.write(self.descriptor, data, position)
                 span, last = frame.span, position
-                seen = self.seen
                 if seen.position == position:
                     seen.add(frame.count, span, frame.min_time, frame.max_time, size, chain)
             else:
-                placed = place(frames, first - state.base, state.chain)
+                placed = place(frames, first - base, chain)
                 self.files.write_all(self.descriptor, placed.buffers, position)
                 span, chain, last = placed.span, placed.chain, position + placed.last
-                if self.seen.position == position:
-                    self.seen.add_placed(frames, placed.buffers)
+                if seen.position == position:
+                    seen.add_placed(frames, placed.buffers)
         except OSError as error:
             raise storage_error(error, "an append", self.path) from error
-        if position + size > self.zeroed:
-            self.zeroed = position + size
-        after = State(
-            first + span, state.base, position + size, chain, state.flags, state.salt,
-            state.synced, state.synced_chain, last, state.safe, state.start,
-        )  # fmt: skip
+        position += size
+        if position > self.zeroed:
+            self.zeroed = position
+        after = State(first + span, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)
         if sync:
             self.sync(after)
         else:
@@ -361,8 +370,7 @@ class Partition:
         """Have an active segment that takes `size` more bytes: roll by size or age, create the first."""
         state = self.state
         if state.active and state.position > HEADER_BYTES:
-            full = state.position + size > self.segment_bytes
-            if full or self.files.now_us() - self.created_us > self.segment_age_us:
+            if state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us:
                 self.seal()
         if not self.state.active:
             self._create()
@@ -421,7 +429,7 @@ class Partition:
             self._close_segment()
             raise storage_error(error, "creating a segment", path) from error
         self.descriptor_key = (state.end, salt)
-        self.created_us = created
+        self.roll_at_us = created + self.segment_age_us
         self.zeroed = HEADER_BYTES
         self.seen = Index(salt)
         chain = salt_chain(salt)

@@ -120,8 +120,7 @@ class Store:
         partition = self.partitions.get(slot)
         if partition is None:
             return self._partition(place)
-        partition.segment_bytes = place.segment_bytes
-        partition.segment_age_us = int(place.segment_age * 1_000_000)
+        partition.set_limits(place.segment_bytes, place.segment_age)
         return partition
 
     def _partition(self, place: SlotPlace) -> Partition:
@@ -170,14 +169,18 @@ class Store:
         if size > GROUP_BYTES_MAX:
             raise LimitError(f"One write of {size:,} bytes to a partition is above the maximum of {GROUP_BYTES_MAX:,}.")
 
-        def write() -> int:
-            if expect is not None:
-                partition.expect(expect)
-            first = partition.write(frames, size, sync)
-            self.tails.wake()
-            return first
-
-        first = self.inside(partition, write)
+        # The same steps as `inside`, written out: this is the path of every single append.
+        while True:
+            try:
+                partition.enter()
+                if expect is not None:
+                    partition.expect(expect)
+                first = partition.write(frames, size, sync)
+                self.tails.wake()
+                partition.leave()
+                break
+            except BaseException as error:
+                self.recover_from(partition, error)
         if gauges is not None:
             gauges.appended(sum([frame.count for frame in frames]), size, self.files.monotonic() - began)
         return first
@@ -189,18 +192,21 @@ class Store:
                 partition.enter()
                 result = action()
                 partition.leave()
-            except Reentered:
-                raise
-            except PendingCommit:
-                partition.abandon()
-                self.committer.resolve()
-            except BaseException as error:
-                partition.abandon()
-                if is_untyped(error):
-                    raise storage_error(error, "a write to a partition", partition.path) from error
-                raise
-            else:
                 return result
+            except BaseException as error:
+                self.recover_from(partition, error)
+
+    def recover_from(self, partition: Partition, error: BaseException) -> None:
+        """Let go of a partition after an exception; returns when trying again makes sense, else raises."""
+        if isinstance(error, Reentered):
+            raise error
+        partition.abandon()
+        if isinstance(error, PendingCommit):
+            self.committer.resolve()
+        elif is_untyped(error):
+            raise storage_error(error, "a write to a partition", partition.path) from error
+        else:
+            raise error
 
     def _commit_group(self, waiters: list[Waiter]) -> None:
         """Commit what several threads wait for: one partition by its own sync, several by one journal entry."""

@@ -33,8 +33,8 @@ HAS_SEGMENT = 1
 SEALED = 2
 
 IDENTITY = struct.Struct("<8sQ16sQQ16s")
-BLOCK = struct.Struct("<QQQQIIQQIIQQQQ")
-BLOCK_CRC_AT = 60
+BLOCK_HEAD = struct.Struct("<QQQQIIQQI")
+BLOCK_REST = struct.Struct("<QQQQ")
 _CRC = struct.Struct("<I")
 
 
@@ -65,25 +65,20 @@ ABSENT = State(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
     """One state block, checksummed."""
     end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = state
-    block = bytearray(
-        BLOCK.pack(
-            sequence, end, base, position, chain, flags, salt, synced, synced_chain, 0, last, safe, start, incarnation
-        )
-    )
-    _CRC.pack_into(block, BLOCK_CRC_AT, crc32c(block))
-    return bytes(block)
+    head = BLOCK_HEAD.pack(sequence, end, base, position, chain, flags, salt, synced, synced_chain)
+    rest = BLOCK_REST.pack(last, safe, start, incarnation)
+    return head + _CRC.pack(crc32c(head + rest)) + rest
 
 
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
     """(sequence, state, incarnation), or None when the block was never written or does not check."""
-    fields = BLOCK.unpack(block)
-    if not fields[0]:
+    sequence, *fields = BLOCK_HEAD.unpack_from(block)
+    if not sequence or _CRC.unpack_from(block, BLOCK_HEAD.size)[0] != crc32c(
+        block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
+    ):
         return None
-    bare = bytearray(block)
-    _CRC.pack_into(bare, BLOCK_CRC_AT, 0)
-    if crc32c(bare) != fields[9]:
-        return None
-    return fields[0], State(*fields[1:9], *fields[10:13]), fields[13]
+    last, safe, start, incarnation = BLOCK_REST.unpack_from(block, BLOCK_HEAD.size + 4)
+    return sequence, State(*fields, last, safe, start), incarnation
 
 
 def newest_block(slot: bytes) -> tuple[int, State, int] | None:
