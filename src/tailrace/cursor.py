@@ -82,7 +82,7 @@ class Cursor:
                     part, self.rest = _split(part, room, self.reverse)
                     room = 0
                 room -= stop - first
-                size += columns.value_blob.nbytes + columns.key_blob.nbytes
+                size += (columns.value_blob.nbytes + columns.key_blob.nbytes) * (stop - first) // columns.count
                 gathered.append(part)
         return gathered
 

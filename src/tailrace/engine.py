@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
     from tailrace.disk.watch import Watch
     from tailrace.options import Tuning
+    from tailrace.producer import Producer
 
 Result = TypeVar("Result")
 
@@ -76,6 +77,8 @@ class Engine:
         self.enter: Callable[[], int] = self._entered.__next__
         self.leave: Callable[[], int] = self._left.__next__
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        # Those that may still hold records which nobody has written.
+        self.producers: set[Producer] = set()
 
     # What the others use.
 
@@ -208,6 +211,8 @@ class Engine:
         """In a forked child: drop the parent's store without touching its locks."""
         store, self.live = self.live, None
         self.generation += 1
+        for producer in list(self.producers):
+            producer.forget()
         self._renew()
         if store is not None:
             store.forget()
@@ -285,11 +290,12 @@ class Registry:
     def close_all(self) -> None:
         """At exit: bring to disk what handles that nobody closed have written."""
         for engine in list(self.alive):
-            try:
-                engine.close()
-            except (TailraceError, OSError):
-                # Nobody is left to tell; recovery meets the same state.
-                continue
+            for close in (*[producer.close for producer in list(engine.producers)], engine.close):
+                try:
+                    close()
+                except (TailraceError, OSError):
+                    # Nobody is left to tell; recovery meets the same state.
+                    continue
         self.engines.clear()
         self.alive.clear()
 

@@ -57,8 +57,7 @@ def open(
     log = Log(path, mode, parse_durable(durable), bool(exclusive), io, parse_duration(timeout, "timeout"))
     if namespace is not None:
         return log.namespace(namespace)
-    log.engine
-    return log
+    return log.opened()
 
 
 def _path_of(location: str | PathLike[str] | None) -> str:
@@ -80,9 +79,7 @@ def _path_of(location: str | PathLike[str] | None) -> str:
 class Log:
     """A handle on a log: any thread may use it, a forked child may go on with it, and it can be pickled."""
 
-    def __init__(
-        self, path: str, mode: Mode, durable: float | None, exclusive: bool, io: str, timeout: float
-    ) -> None:
+    def __init__(self, path: str, mode: Mode, durable: float | None, exclusive: bool, io: str, timeout: float) -> None:
         self.location = path
         self.mode = mode
         self.durable = durable
@@ -92,8 +89,6 @@ class Log:
         # The engine while this handle is open and was used; None before and after.
         self.live: Engine | None = None
         self.closed = False
-        # Producers of this handle that still run: they hold records that a close brings to disk.
-        self.producers: set[Producer] = set()
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
@@ -136,11 +131,8 @@ class Log:
                 raise self._no_namespace(name)
             if engines.FILES.stat(f"{self.location}/{IDENTITY_NAME}") is None:
                 # Makes the log, or refuses a directory that is something else.
-                with Log(self.location, "a", None, False, self.io, self.timeout) as home:
-                    home.engine
-        log = Log(path, self.mode, self.durable, self.exclusive, self.io, self.timeout)
-        log.engine
-        return log
+                Log(self.location, "a", None, False, self.io, self.timeout).opened().close()
+        return Log(path, self.mode, self.durable, self.exclusive, self.io, self.timeout).opened()
 
     def namespaces(self) -> list[str]:
         """The names of the namespaces."""
@@ -194,7 +186,7 @@ class Log:
         return stats(self.engine)
 
     def verify(self, topics: str = "...", *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-        """Read everything that is stored and report what is damaged; progress is called with (bytes done, bytes in all)."""
+        """Read everything and report what is damaged; progress is called with bytes done and bytes in all."""
         from tailrace.verify import verify
 
         return verify(self.engine, topics, progress)
@@ -202,7 +194,7 @@ class Log:
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
         engine = self.writing()
-        for producer in list(self.producers):
+        for producer in self._producers():
             producer.flush()
         engine.write(engine.store.sync)
 
@@ -211,7 +203,7 @@ class Log:
         if self.closed:
             return
         try:
-            for producer in list(self.producers):
+            for producer in self._producers():
                 producer.close()
         finally:
             self.closed = True
@@ -230,7 +222,7 @@ class Log:
         if engine is not None and not engine.closed:
             # Closing waits for locks, which a finalizer must not do: the exit of the process or the next open does it.
             engine.handles.discard(id(self))
-            warnings.warn(f"unclosed log {self.location!r}: use `with`, or close()", ResourceWarning, source=self)
+            warnings.warn(f"unclosed log {self.location!r}: use `with`, or close()", ResourceWarning, 1, self)
 
     # What topics, producers and transactions ask for.
 
@@ -247,11 +239,21 @@ class Log:
             )  # fmt: skip
         return engine
 
+    def opened(self) -> Self:
+        """The same handle, opened now rather than at its first use."""
+        self.live = self.engine
+        return self
+
     def writing(self) -> Engine:
         """The engine, for a change; ReadOnlyError when this handle only reads."""
         if self.mode == "r":
             raise ReadOnlyError("The log is open for reading only.")
         return self.engine
+
+    def _producers(self) -> list[Producer]:
+        """The producers of this handle that still run."""
+        engine = self.live
+        return [] if engine is None else [each for each in list(engine.producers) if each.topic.log is self]
 
     def is_closed(self) -> bool:
         """Whether close() was called."""

@@ -134,7 +134,8 @@ def _lists(parts: Sequence[Part]) -> list[list[Any] | None]:
 
 def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) -> Part:
     offsets, times, keys, headers, values = lists
-    assert offsets is not None and times is not None
+    assert offsets is not None
+    assert times is not None
     made = Columns()
     made.count = len(offsets)
     made.base_offset = base = min(offsets)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from tailrace.disk.commit import Write
+from tailrace.disk.staging import Write
 from tailrace.engine import name_damage
-from tailrace.errors import BusyError, ClosedError, CorruptionError, ForkedError, TailraceError, TopicNotFoundError
+from tailrace.errors import BusyError, ClosedError, CorruptionError, TailraceError, TopicNotFoundError
 from tailrace.intake import UNSET, Rows, check_sizes, encode_value
-from tailrace.limits import FRAME_BYTES_TARGET, GROUP_BYTES_MAX, KEY_BYTES_MAX, PARTICIPANTS_MAX
+from tailrace.limits import FRAME_BYTES_TARGET, GROUP_BYTES_MAX, PARTICIPANTS_MAX
 from tailrace.options import parse_duration, parse_size, parse_time
 from tailrace.records import Position, encode_data, encode_headers
 
@@ -36,13 +36,11 @@ class Group(Rows):
 
     __slots__ = ("error", "first", "partition", "producer", "time", "waiting")
 
-    values: list[bytes | None]
-    keys: list[bytes | None] | None
-    headers: list[bytes] | None
-    times: list[int] | None
-
     def __init__(self, producer: Producer, partition: int) -> None:
-        super().__init__([])
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[bytes] | None = None
+        self.times: list[int] | None = None
         self.producer = producer
         self.partition = partition
         self.time = time_ns() // 1_000
@@ -51,8 +49,13 @@ class Group(Rows):
         # Futures that somebody waits for; all others find their result here when they are asked.
         self.waiting: list[PendingPosition] = []
 
+    @property
+    def plain(self) -> bool:
+        """Whether it holds values and nothing else."""
+        return self.keys is None and self.headers is None and self.times is None
+
     def add(self, value: bytes | None, key: bytes | None, headers: bytes, time: int | None) -> None:
-        """Add a record that has more than a value, or comes after one that had."""
+        """Add a record; a column begins with the first record that has something in it."""
         before = len(self.values)
         if key is not None and self.keys is None:
             self.keys = [None] * before
@@ -159,22 +162,27 @@ class Producer:
         self.generation = self.engine.generation
         self.settling = threading.Lock()
         self.closed = False
+        self._thread: threading.Thread | None = None
         # Guards everything below.
         self._mutex = threading.Lock()
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
         self._route: Route | None = None
         self._groups: dict[int, Group] = {}
-        # Where keyless records go until the next send.
-        self._keyless: Group | None = None
+        # The partition of keyless records until the next send, and its group as long as it holds nothing but values.
+        self._index = 0
+        self._plain: Group | None = None
+        # Bytes that were not sent yet, and up to how many an append needs to look at nothing else.
         self._buffered = 0
+        self._sending = 0
+        self._limit = 0
+        self._value_bytes_max = 0
         self._due = 0.0
-        # Sends are numbered: this is the number of the next, up to which one is asked to hurry, and which one is done.
-        self._number = 1
-        self._hurry = 0
+        # Sends are numbered: the one that is being filled, the one that need not linger, the one that is done.
+        self._filling = 1
+        self._hurried = 0
         self._done = 0
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
         self.engine.producers.add(self)
 
     def __repr__(self) -> str:
@@ -195,17 +203,205 @@ class Producer:
         """Hand over one record; the future has its position once it is written as the topic's `durable` asks."""
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
-            size = RECORD_OVERHEAD_BYTES if value is None else len(value) + RECORD_OVERHEAD_BYTES
-        else:
-            size = len(value) + RECORD_OVERHEAD_BYTES
-        plain = key is None and headers is None and timestamp is None
+        size = 0 if value is None else len(value)
+        if key is None and headers is None and timestamp is None and size <= self._value_bytes_max:
+            with self._mutex:
+                group = self._plain
+                buffered = self._buffered + size + RECORD_OVERHEAD_BYTES
+                if group is not None and buffered <= self._limit:
+                    # Nothing to check, nobody to wake: most records of a busy producer come this way.
+                    values = group.values
+                    future = PendingPosition(group, len(values))
+                    values.append(value)
+                    self._buffered = buffered
+                    return future
+        return self._append(value, key, headers, timestamp)
+
+    def _append(
+        self,
+        value: bytes | None,
+        key: Data | None,
+        headers: Mapping[str, Data] | None,
+        timestamp: datetime | int | None,
+    ) -> Future[Position]:
+        self.check_same()
+        key = None if key is None else encode_data(key, "key")
+        stored = encode_headers(headers)
+        time = None if timestamp is None else parse_time(timestamp, "timestamp")
+        value_bytes, key_bytes = len(value or b""), len(key or b"")
+        size = value_bytes + key_bytes + len(stored) + RECORD_OVERHEAD_BYTES
         with self._mutex:
-            group = self._keyless
-            if plain and group is not None and group.time and self._buffered + size <= EAGER_BYTES:
-                # Nothing to check, nobody to wake: most records of a busy producer come this way.
-                values = group.values
-                future = PendingPosition(group, len(values))
-                values.append(value)
-                self._buffered += size
-                return future
-        return self._append(value, key, headers, timestamp, size)
+            self._check_open()
+            route = self._route
+            if route is None:
+                route = self._take_route(self.topic.route(self.engine))
+            check_sizes(value_bytes, key_bytes, route.maximum)
+            if self._buffered + size > self._limit:
+                self._make_room(size)
+            index = self._index if key is None else route.hash(key) % route.count
+            group = self._groups.get(index) or self._begin(index)
+            future = PendingPosition(group, len(group.values))
+            group.add(value, key, stored, time)
+            self._buffered += size
+            if index == self._index:
+                self._plain = group if group.plain else None
+            return future
+
+    def _take_route(self, route: Route) -> Route:
+        self._route = route
+        self._index = self.topic.sticky.next(route.count)
+        self._value_bytes_max = route.maximum
+        return route
+
+    def _make_room(self, size: int) -> None:
+        """So much is buffered that it is sent at once; and when the buffer is full, wait until some of it was."""
+        self._hurried = self._filling
+        self._limit = self.buffer_bytes
+        self._work.notify()
+        timeout = self.topic.log.timeout
+        # A record that is larger than the whole buffer goes alone.
+        if not self._room.wait_for(lambda: not self._buffered or self._buffered + size <= self.buffer_bytes, timeout):
+            raise BusyError(
+                f"The buffer of the producer of {self.topic.name!r} stayed full for {timeout:g} s.",
+                hint="This record was not taken, those before it are still buffered; slow down or try again.",
+            )
+        self._check_open()
+
+    def _begin(self, index: int) -> Group:
+        if not self._groups:
+            self._due = monotonic() + self.linger
+            self._limit = min(self._buffered + EAGER_BYTES, self.buffer_bytes)
+            if self._thread is None:
+                name = f"tailrace-producer-{self.topic.name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+            self._work.notify()
+        group = self._groups[index] = Group(self, index)
+        return group
+
+    def flush(self, timeout: Duration | None = None) -> None:
+        """Send everything that was appended so far; raises the first error since the last flush."""
+        self.check_same()
+        seconds = None if timeout is None else parse_duration(timeout, "timeout")
+        with self._mutex:
+            wanted = self._filling if self._groups else self._filling - 1
+            self._hurried = max(self._hurried, wanted)
+            self._work.notify()
+            if not self._room.wait_for(lambda: self._done >= wanted, seconds):
+                raise BusyError(
+                    f"The producer of {self.topic.name!r} did not send everything within {seconds:g} s.",
+                    hint="Nothing was lost: what is left is still buffered and is being sent.",
+                )
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Send everything, end the thread, raise the first error; a second call does nothing."""
+        if self.closed or self.generation != self.engine.generation:
+            return
+        with self._mutex:
+            self.closed = True
+            self._plain = None
+            self._work.notify()
+            self._room.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        self.engine.producers.discard(self)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        self.check_same()
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        try:
+            self.close()
+        except TailraceError:
+            # The futures have it, and what left the body says why this ends.
+            if kind is None:
+                raise
+
+    def check_same(self) -> None:
+        """ForkedError in a child of the process that made this."""
+        self.engine.check_same(self.generation)
+
+    def forget(self) -> None:
+        """In a forked child: what was copied must neither block nor look ready."""
+        self._mutex = threading.Lock()
+        self._plain = None
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("The producer is closed.")
+
+    # The thread.
+
+    def _run(self) -> None:
+        while groups := self._next():
+            size = self._sending
+            error = self._send(groups)
+            with self._mutex:
+                self._buffered -= size
+                self._done += 1
+                self._error = self._error or error
+                self._room.notify_all()
+
+    def _next(self) -> list[Group]:
+        """Wait for records, and for more of them as long as it is worth it; nothing after the close."""
+        with self._mutex:
+            self._work.wait_for(lambda: self._groups or self.closed)
+            while not self.closed and self._hurried < self._filling and (left := self._due - monotonic()) > 0:
+                self._work.wait(left)
+            groups, self._groups = self._groups, {}
+            self._filling += 1
+            self._sending = self._buffered
+            self._plain = None
+            if self._route is not None:
+                self._index = self.topic.sticky.next(self._route.count)
+            return [*groups.values()]
+
+    def _send(self, groups: list[Group]) -> BaseException | None:
+        """Write what was buffered; its groups learn how it went, and the first error is returned."""
+        failed: BaseException | None = None
+        engine = self.engine
+        engine.enter()
+        try:
+            while groups:
+                size = len(groups)
+                try:
+                    route = self.topic.route(engine)
+                    # What waits for the disk shares one commit. The rest is written partition by partition, and so
+                    # is everything after a topic was dropped and made again with fewer partitions.
+                    fits = all(group.partition < route.count for group in groups)
+                    size = PARTICIPANTS_MAX if route.durable == 0.0 and fits else 1
+                    firsts = route.store.extend([plan(route, group) for group in groups[:size]], route.durable)
+                except TopicNotFoundError:
+                    # Dropped since the route was taken: its successor takes the records.
+                    continue
+                except Exception as error:  # noqa: BLE001  # whatever it is, whoever waits for the futures must know
+                    failed = failed or error
+                    if isinstance(error, CorruptionError):
+                        name_damage(error, self.topic.name)
+                    for group in groups[:size]:
+                        group.settle(-1, error)
+                else:
+                    for group, first in zip(groups, firsts, strict=False):
+                        group.settle(first)
+                    with self._mutex:
+                        self._route = route
+                        self._value_bytes_max = route.maximum
+                del groups[:size]
+        finally:
+            engine.leave()
+        return failed
+
+
+def plan(route: Route, group: Group) -> Write:
+    """What is written for a group."""
+    group.partition %= route.count
+    return Write(route.partitions[group.partition], group.frames(group.time, route.codec, route.maximum))

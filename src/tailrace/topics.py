@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Unpack
 
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.codec import codec_of, compress
-from tailrace.disk.commit import Write
 from tailrace.disk.frame import prepare_one
+from tailrace.disk.staging import Write
 from tailrace.disk.tails import END, word_of
 from tailrace.engine import name_damage, stored_settings, topic_settings
 from tailrace.errors import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.disk.reader import Reader
     from tailrace.disk.store import Store
     from tailrace.engine import Engine
-    from tailrace.intake import Intake
+    from tailrace.intake import Hash, Intake
     from tailrace.log import Log
     from tailrace.options import StartPoint
     from tailrace.producer import Producer
@@ -45,6 +45,15 @@ Result = TypeVar("Result")
 
 _position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 _CATALOG_END = word_of(CATALOG_SLOT) + END
+
+
+class Shape(NamedTuple):
+    """What must be known of a topic in order to build what is written to it."""
+
+    count: int  # type: ignore[assignment]  # A shape is never searched as a tuple.
+    hash: Hash
+    codec: int
+    maximum: int
 
 
 class Route:
@@ -324,7 +333,7 @@ class Topic:
                 f"{self.name!r} has {count} partitions, so an offset needs partition=, or {{partition: offset}}."
             )
         places = {index: self._place(index, point) for index in indexes}
-        return sum(engine.change(lambda admin: admin.trim(entry.id, *place)) for place in places.items())
+        return engine.change(lambda admin: sum(admin.trim(entry.id, *place) for place in places.items()))
 
     def _place(self, index: int, point: StartPoint) -> int:
         """The offset that a place stands for in one partition."""
@@ -356,6 +365,14 @@ class Topic:
 
     # The route of what is written.
 
+    def ensure(self, engine: Engine) -> None:
+        """Create the topic, or compare the given settings with those it has."""
+        entry = engine.find(self.name)
+        if entry is None:
+            self.route(engine)
+        else:
+            self._match(entry)
+
     def route(self, engine: Engine) -> Route:
         """Where records go as the catalog stands now; the topic is created when there is none."""
         self.log.writing()
@@ -371,6 +388,14 @@ class Topic:
             self._route = route
         route.offset = offset
         return route
+
+    def shape(self, engine: Engine) -> Shape:
+        """What the topic is like, or would be once its first append creates it."""
+        self.log.writing()
+        entry = engine.find(self.name)
+        settings = TopicSettings.from_user(**self.given) if entry is None else topic_settings(entry)
+        codec = codec_of(settings.compress)
+        return Shape(settings.partitions, HASHES[settings.partitioner], codec, settings.max_record_bytes)
 
     def _create(self, engine: Engine) -> TopicEntry:
         settings = TopicSettings.from_user(**self.given)

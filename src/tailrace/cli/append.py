@@ -13,7 +13,7 @@ import click
 from . import intake
 from .arguments import Headers, complete_topics, parse_durable, parse_headers, parse_time
 from .commands import command as make_command
-from .failure import CommandError, Interrupted
+from .failure import CommandError, Interrupted, wrong_arguments
 from .invocation import Invocation
 from .writing import Written
 
@@ -114,15 +114,16 @@ def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Writ
     if len(batch.entries) != 1:
         raise CommandError("bad-input", "The value is empty.", "Nothing was appended; give one record.")
     entry = batch.entries[0]
-    position = topic.append(
-        entry.value,
-        key=entry.key,
-        headers=entry.headers,
-        timestamp=entry.timestamp,
-        partition=request.partition,
-        expect_offset=request.expect_offset,
-        durable=request.durable,
-    )
+    with wrong_arguments():
+        position = topic.append(
+            entry.value,
+            key=entry.key,
+            headers=entry.headers,
+            timestamp=entry.timestamp,
+            partition=request.partition,
+            expect_offset=request.expect_offset,
+            durable=request.durable,
+        )
     written.add(position.partition, range(position.offset, position.offset + 1))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -74,6 +76,15 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, hint: str) -> None:
         super().__init__()
         self.hint = hint
+
+
+@contextmanager
+def wrong_arguments() -> Iterator[None]:
+    """Inside, a TypeError of the library is about an argument of the command: a setting it does not know, say."""
+    try:
+        yield
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def report(error: BaseException, invocation: Invocation, arguments: list[str]) -> int:

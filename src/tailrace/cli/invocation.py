@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from tailrace import Log
 
+_NAMESPACE = "TAILRACE_NAMESPACE"
 OUTPUTS = ("auto", "table", "json", "jsonl", "csv", "arrow")
 
 
@@ -28,13 +29,21 @@ class Invocation:
 
     def open(self, intent: Literal["read", "change", "create"], *, whole: bool = False) -> Log:
         """The log that was named; only "create" makes one that is not there. `whole` looks past the namespace."""
-        import tailrace
-
         location = self.log or os.environ.get("TAILRACE_LOG")
         if not location:
             raise click.UsageError("No log was named: add -L PATH, or set TAILRACE_LOG.")
-        namespace = None if whole else self.namespace or os.environ.get("TAILRACE_NAMESPACE") or None
+        namespace = None if whole else self.namespace or os.environ.get(_NAMESPACE) or None
         self.detail(f"log {location}" + (f", namespace {namespace}" if namespace else ""))
+        hidden = os.environ.pop(_NAMESPACE, None) if whole else None
+        try:
+            return self._open(location, intent, namespace)
+        finally:
+            if hidden is not None:
+                os.environ[_NAMESPACE] = hidden
+
+    def _open(self, location: str, intent: Literal["read", "change", "create"], namespace: str | None) -> Log:
+        import tailrace
+
         if intent != "create":
             try:
                 log = tailrace.open(location, "r", namespace=namespace)

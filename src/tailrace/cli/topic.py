@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +10,7 @@ from .arguments import complete_topics, parse_place, parse_settings
 from .commands import Group
 from .commands import group as make_group
 from .confirmation import confirm, counted
+from .failure import wrong_arguments
 from .invocation import Invocation
 from .output import printable, write, write_object, write_rows
 
@@ -59,7 +58,7 @@ def create(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
                 topic=name,
                 hint=f"It was not changed; see it with: tailrace topic show {name}",
             )
-        with _wrong_settings():
+        with wrong_arguments():
             log.topic(name, **(settings or {"partitions": 1}))
         _print_topic(invocation, log, name)
 
@@ -83,7 +82,7 @@ def alter(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
     with invocation.open("change") as log:
         topic = log.topic(name)
         before = dict(topic.settings)
-        with _wrong_settings():
+        with wrong_arguments():
             topic.alter(**settings)
         after: dict[str, Any] = dict(log.topic(name).settings)
         for each in settings:
@@ -192,12 +191,3 @@ def _trim_place(topic: Topic, before: Any, partition: int, earliest: int, latest
     if before == "latest":
         return latest
     return topic.offset_at(before, partition)
-
-
-@contextmanager
-def _wrong_settings() -> Iterator[None]:
-    """A setting that the library does not know is a wrong argument of the command."""
-    try:
-        yield
-    except TypeError as error:
-        raise click.UsageError(str(error)) from None

@@ -266,11 +266,8 @@ class Partition:
 
     def write(self, frames: Sequence[Prepared], size: int, sync: bool) -> int:
         """Write a run of groups behind the last frame and publish it; the offset of its first record."""
-        if (
-            self.state.position + size > self.segment_bytes
-            or self.files.now_us() > self.roll_at_us
-            or not self.state.active
-        ):
+        state = self.state
+        if state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us or not state.active:
             self.make_room(size)
         first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
         try:
@@ -369,9 +366,9 @@ class Partition:
     def make_room(self, size: int) -> None:
         """Have an active segment that takes `size` more bytes: roll by size or age, create the first."""
         state = self.state
-        if state.active and state.position > HEADER_BYTES:
-            if state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us:
-                self.seal()
+        due = state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us
+        if due and state.active and state.position > HEADER_BYTES:
+            self.seal()
         if not self.state.active:
             self._create()
 

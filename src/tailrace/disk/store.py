@@ -179,7 +179,7 @@ class Store:
                 self.tails.wake()
                 partition.leave()
                 break
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # an interrupt must not leave the lock either
                 self.recover_from(partition, error)
         if gauges is not None:
             gauges.appended(sum([frame.count for frame in frames]), size, self.files.monotonic() - began)
@@ -193,7 +193,7 @@ class Store:
                 result = action()
                 partition.leave()
                 return result
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # an interrupt must not leave the lock either
                 self.recover_from(partition, error)
 
     def recover_from(self, partition: Partition, error: BaseException) -> None:

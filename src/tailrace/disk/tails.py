@@ -72,13 +72,14 @@ def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
 
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
     """(sequence, state, incarnation), or None when the block was never written or does not check."""
-    sequence, *fields = BLOCK_HEAD.unpack_from(block)
+    sequence, end, base, position, chain, flags, salt, synced, synced_chain = BLOCK_HEAD.unpack_from(block)
     if not sequence or _CRC.unpack_from(block, BLOCK_HEAD.size)[0] != crc32c(
         block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
     ):
         return None
     last, safe, start, incarnation = BLOCK_REST.unpack_from(block, BLOCK_HEAD.size + 4)
-    return sequence, State(*fields, last, safe, start), incarnation
+    state = State(end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)
+    return sequence, state, incarnation
 
 
 def newest_block(slot: bytes) -> tuple[int, State, int] | None:

@@ -1,0 +1,56 @@
+"""Tailrace: a durable, partitioned log in a directory."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tailrace import bulk, errors, types
+    from tailrace.batch import Batch
+    from tailrace.log import Log, open
+    from tailrace.producer import Producer
+    from tailrace.records import Position, Record
+    from tailrace.scan import Scan
+    from tailrace.topics import Topic
+    from tailrace.transactions import Transaction
+
+__all__ = [
+    "Batch",
+    "Log",
+    "Position",
+    "Producer",
+    "Record",
+    "Scan",
+    "Topic",
+    "Transaction",
+    "bulk",
+    "errors",
+    "open",
+    "types",
+]
+
+# Each name is imported when it is asked for first: a command line that prints its help needs none of them.
+_MODULES = {
+    "Batch": "batch",
+    "Log": "log",
+    "Position": "records",
+    "Producer": "producer",
+    "Record": "records",
+    "Scan": "scan",
+    "Topic": "topics",
+    "Transaction": "transactions",
+    "open": "log",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'tailrace' has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"tailrace.{_MODULES.get(name, name)}")
+    found = globals()[name] = getattr(module, name) if name in _MODULES else module
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,284 @@
+"""Transactions: appends to several topics that become visible together, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from time import time_ns
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+
+from tailrace.disk.staging import Write
+from tailrace.engine import name_damage
+from tailrace.errors import (
+    ClosedError,
+    CorruptionError,
+    LimitError,
+    OffsetMismatchError,
+    ThreadError,
+    TopicNotFoundError,
+)
+from tailrace.intake import UNSET, Rows, check_group, check_sizes, encode_value, take_in
+from tailrace.limits import PARTICIPANTS_MAX, VALUE_BYTES_MAX
+from tailrace.names import validate_topic_name
+from tailrace.options import parse_count, parse_time
+from tailrace.records import encode_data, encode_headers
+from tailrace.topics import Shape, Topic, checked_partition
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tailrace.disk.frame import Prepared
+    from tailrace.engine import Engine
+    from tailrace.intake import Intake
+    from tailrace.log import Log
+    from tailrace.types import Data
+
+
+class Call(NamedTuple):
+    """One append or extend, as it was asked for."""
+
+    topic: Topic
+    intake: Intake
+    partition: int | None
+    expect: int | None
+    time: int
+
+
+class Share:
+    """What a transaction adds to one partition: pieces of its calls, in their order."""
+
+    def __init__(self, topic: Topic, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.pieces: list[tuple[Intake, int]] = []
+        self.size = 0
+        self.expect: int | None = None
+
+    def add(self, call: Call, intake: Intake) -> range:
+        """Take in a piece; its place in the share."""
+        if call.expect is not None:
+            expect = call.expect - self.size
+            if self.expect is not None and self.expect != expect:
+                raise OffsetMismatchError(
+                    f"Two appends of this transaction expect different offsets in {self.topic.name}[{self.index}].",
+                    expected=call.expect,
+                    actual=self.expect + self.size,
+                )
+            self.expect = expect
+        place = range(self.size, self.size + len(intake))
+        self.pieces.append((intake, call.time))
+        self.size = place.stop
+        return place
+
+    def frames(self, shape: Shape) -> list[Prepared]:
+        """The pieces as frames; neighbours that are Python records share them."""
+        frames: list[Prepared] = []
+        for listed, pieces in groupby(self.pieces, lambda piece: isinstance(piece[0], Rows)):
+            some = [*pieces]
+            for intake, time in [(_joined(some), 0)] if listed else some:
+                frames += intake.frames(time, shape.codec, shape.maximum)
+        check_group(frames)
+        return frames
+
+
+class Transaction:
+    """Collects appends and commits them when `with` ends well; before that nothing is written and no lock is held.
+
+    One thread at a time. After the commit `positions` has one entry a call: the topic and its offsets by partition.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.positions: list[tuple[str, dict[int, range]]] = []
+        self._calls: list[Call] = []
+        self._topics: dict[str, Topic] = {}
+        self._thread: int | None = None
+        self._over = False
+        self._engine = log.writing()
+        self._generation = self._engine.generation
+
+    def __repr__(self) -> str:
+        state = "over" if self._over else "open" if self._thread is not None else "not begun"
+        return f"<Transaction of {self.log.location!r}: {state}, {len(self._calls)} calls>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A transaction cannot be pickled: pickle its Log and begin one in the other process.")
+
+    def append(
+        self,
+        topic: Topic | str,
+        value: Data | None = UNSET,
+        *,
+        json: Any = UNSET,
+        key: Data | None = None,
+        headers: Mapping[str, Data] | None = None,
+        timestamp: datetime | int | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> None:
+        """Add one record; with `expect_offset` the whole commit depends on it getting that very offset."""
+        now = time_ns() // 1_000
+        target = self._target(topic)
+        data = encode_value(value, json, key)
+        stored = encode_headers(headers)
+        key = None if key is None else encode_data(key, "key")
+        check_sizes(len(data or b""), len(key or b""), self._maximum(target))
+        time = now if timestamp is None else parse_time(timestamp, "timestamp")
+        expect = None if expect_offset is None else parse_count(expect_offset, "expect_offset")
+        rows = Rows([data], None if key is None else [key], [stored] if stored else None)
+        self._calls.append(Call(target, rows, partition, expect, time))
+
+    def extend(
+        self,
+        topic: Topic | str,
+        values: Iterable[Data | None] | Any,
+        *,
+        keys: Iterable[Data | None] | None = None,
+        json: bool = False,
+        headers: Iterable[Mapping[str, Data] | None] | None = None,
+        timestamps: Iterable[datetime | int] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Add many records, from what Topic.extend takes."""
+        now = time_ns() // 1_000
+        target = self._target(topic)
+        intake = take_in(values, keys, json=json, headers=headers, timestamps=timestamps)
+        self._calls.append(Call(target, intake, partition, None, now))
+
+    def __enter__(self) -> Self:
+        if self._over or self._thread is not None:
+            raise ClosedError("A transaction is entered once.", hint="Begin another one with log.transaction().")
+        self._engine.check_same(self._generation)
+        self._thread = threading.get_ident()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None:
+            self._check()
+        calls, self._calls = self._calls, []
+        self._over = True
+        if kind is None and calls:
+            self._commit(calls)
+
+    # Before the commit.
+
+    def _check(self) -> None:
+        self._engine.check_same(self._generation)
+        if self._over:
+            raise ClosedError("The transaction is over.", hint="Begin another one with log.transaction().")
+        if self._thread is None:
+            raise ClosedError(
+                "The transaction has not begun.", hint="Nothing was written; use it as: with log.transaction() as tx"
+            )
+        if self._thread != threading.get_ident():
+            raise ThreadError("A transaction belongs to the thread that began it.")
+
+    def _target(self, topic: Topic | str) -> Topic:
+        self._check()
+        if isinstance(topic, Topic):
+            if topic.log.location != self.log.location:
+                raise ValueError(f"{topic!r} is in another log, and no transaction spans two.")
+            return self._topics.setdefault(topic.name, topic)
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = Topic(self.log, validate_topic_name(topic), {})
+        return known
+
+    def _maximum(self, topic: Topic) -> int:
+        """The largest value of a topic, so that one too large is refused where it is added."""
+        entry = self.log.engine.find(topic.name)
+        return VALUE_BYTES_MAX if entry is None else int(entry.settings.get("max_record_bytes", VALUE_BYTES_MAX))
+
+    # The commit.
+
+    def _commit(self, calls: list[Call]) -> None:
+        engine = self.log.writing()
+        while True:
+            engine.enter()
+            try:
+                shapes = {
+                    topic.name: topic.shape(engine)
+                    for topic in {call.topic.name: call.topic for call in calls}.values()
+                }
+                shares, places = self._share(calls, shapes)
+                frames = [share.frames(shapes[share.topic.name]) for share in shares]
+                # Only now are topics created, after everything that can be wrong was found.
+                routes = {name: self._topics[name].route(engine) for name in shapes}
+                writes = [
+                    Write(routes[share.topic.name].partitions[share.index], each, share.expect)
+                    for share, each in zip(shares, frames, strict=True)
+                ]
+                firsts = dict(zip(shares, self._transact(engine, writes, shares), strict=True))
+                break
+            except TopicNotFoundError:
+                # A topic was dropped in between, and nothing was written: its successor takes the records.
+                continue
+            finally:
+                engine.leave()
+        for call, pieces in zip(calls, places, strict=True):
+            ranges = {
+                share.index: range(firsts[share] + place.start, firsts[share] + place.stop) for share, place in pieces
+            }
+            self.positions.append((call.topic.name, ranges))
+
+    def _share(
+        self, calls: list[Call], shapes: dict[str, Shape]
+    ) -> tuple[list[Share], list[list[tuple[Share, range]]]]:
+        """What goes to which partition, and for each call its places in the shares."""
+        shares: dict[tuple[str, int], Share] = {}
+        places = []
+        for call in calls:
+            topic, shape = call.topic, shapes[call.topic.name]
+            parts: dict[int, Intake]
+            if call.partition is not None:
+                parts = {checked_partition(call.partition, shape.count): call.intake}
+            elif call.expect is not None and shape.count > 1:
+                raise TypeError(f"expect_offset needs partition= here: {topic.name!r} has {shape.count} partitions.")
+            else:
+                parts = call.intake.by_partition(shape.count, shape.hash, partial(topic.sticky.next, shape.count))
+            pieces = []
+            for index, intake in parts.items():
+                if len(intake):
+                    share = shares.setdefault((topic.name, index), Share(topic, index))
+                    pieces.append((share, share.add(call, intake)))
+            places.append(pieces)
+        if len(shares) > PARTICIPANTS_MAX:
+            raise LimitError(
+                f"The transaction writes to {len(shares)} partitions; the maximum is {PARTICIPANTS_MAX}.",
+                hint="Nothing of it was written; commit it in smaller parts.",
+            )
+        return [*shares.values()], places
+
+    def _transact(self, engine: Engine, writes: list[Write], shares: list[Share]) -> list[int]:
+        try:
+            return engine.store.transact(writes) if writes else []
+        except CorruptionError as error:
+            for write, share in zip(writes, shares, strict=True):
+                if error.path is not None and error.path.startswith(write.partition.path):
+                    name_damage(error, share.topic.name)
+            raise
+
+
+def _joined(pieces: list[tuple[Any, int]]) -> Rows:
+    """Pieces of Python records as one."""
+    values: list[Any] = []
+    keys: list[Any] = []
+    headers: list[bytes] = []
+    times: list[int] = []
+    for rows, time in pieces:
+        count = len(rows)
+        values += rows.values
+        keys += _column(rows.keys, None, count, "keys")
+        headers += _column(rows.headers, b"", count, "headers")
+        times += _column(rows.times, time, count, "timestamps")
+    return Rows(values, keys, headers, times)
+
+
+def _column(given: Sequence[Any] | None, missing: Any, count: int, what: str) -> Sequence[Any]:
+    if given is None:
+        return [missing] * count
+    if len(given) != count:
+        raise ValueError(f"There are {count} values but {len(given)} {what}.")
+    return given

@@ -1,0 +1,302 @@
+"""Verifying: every stored byte read again and compared with its checksums, footers and neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace import names
+from tailrace.disk.codec import CodecError
+from tailrace.disk.columns import columns
+from tailrace.disk.frame import salt_chain
+from tailrace.disk.journal import SECTOR_BYTES, SECTORS, JournalFile, journal_numbers
+from tailrace.disk.segment import (
+    HEADER_BYTES,
+    Index,
+    read_footer,
+    read_segment_header,
+    segment_base,
+    segment_name,
+    walk,
+)
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
+from tailrace.names import is_internal
+from tailrace.types import Damage, VerifyReport
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+    from tailrace.disk.partition import Partition
+    from tailrace.disk.store import Store
+    from tailrace.disk.tails import State
+    from tailrace.engine import Engine
+
+READ_BYTES = 4 << 20
+
+Progress = Callable[[int, int], None]
+
+
+def verify(engine: Engine, match: str = "...", progress: Progress | None = None) -> VerifyReport:
+    """Read every segment of the topics that a pattern matches, the catalog and the journal's headers.
+
+    Reading goes on behind each damage, and every damaged range is reported. `progress` is told (bytes done, bytes in
+    all). What other processes append meanwhile is left for the next time.
+    """
+    return _Verifier(engine, progress).run(match)
+
+
+class _File(NamedTuple):
+    """One segment to be read: the offsets that it should hold, and where its frames end if it has no footer."""
+
+    topic: str | None
+    partition: Partition
+    path: str
+    base: int
+    stop: int
+    newest: bool
+    state: State | None
+    size: int
+
+
+class _Verifier:
+    def __init__(self, engine: Engine, progress: Progress | None) -> None:
+        self.engine = engine
+        self.store: Store = engine.store
+        self.files: Files = engine.files
+        self.progress = progress
+        self.done = self.total = 0
+        self.records = self.segments = 0
+        self.damage: list[Damage] = []
+
+    def run(self, match: str) -> VerifyReport:
+        began = self.files.monotonic()
+        catalog = self.engine.refresh()
+        todo = self._files(None, self.store.catalog_partition)
+        for entry in sorted(catalog.by_name.values(), key=lambda entry: entry.name):
+            # The internal topics belong to everything, and to no pattern.
+            if match == "..." or (names.match(match, entry.name) and not is_internal(entry.name)):
+                for slot in entry.slots:
+                    partition = self.store.locate(slot)
+                    if partition is not None and partition.end:
+                        todo += self._files(entry.name, partition)
+        self.total = sum(file.size for file in todo)
+        self._tell(0)
+        for file in todo:
+            self._check(file)
+        self._check_journal()
+        seconds = self.files.monotonic() - began
+        return VerifyReport(self.done, self.records, self.segments, tuple(self.damage), seconds)
+
+    def _tell(self, count: int) -> None:
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, max(self.total, self.done))
+
+    # What there is, and whether it joins.
+
+    def _files(self, topic: str | None, partition: Partition) -> list[_File]:
+        """The segments of a partition up to the end that stands now; those that are missing are reported."""
+        start = partition.start
+        block = self.store.tails.read_block(partition.slot)
+        state = block[1] if block is not None and block[2] == partition.incarnation else None
+        end = partition.end if state is None else state.end
+        try:
+            found = self.files.list_directory(partition.path)
+        except FileNotFoundError:
+            found = []
+        bases = [base for name in found if (base := segment_base(name)) is not None and base < end]
+        if not partition.alive:
+            return []
+        files = []
+        for base, following in zip(bases, [*bases[1:], end], strict=True):
+            path = f"{partition.path}/{segment_name(base)}"
+            stat = self.files.stat(path)
+            if stat is not None:
+                newest = following == end
+                size = state.position if newest and state is not None and state.base == base else stat.size
+                files.append(_File(topic, partition, path, base, following, newest, state, size))
+        first = bases[0] if bases else end
+        if first > start and not self._gone(partition, first):
+            self._report(topic, partition, start, first - 1, partition.path, 0, "a segment is missing")
+        return files
+
+    def _gone(self, partition: Partition, stop: int) -> bool:
+        """Whether the records up to an offset were trimmed or dropped meanwhile."""
+        return not partition.alive or partition.start >= stop
+
+    # One segment.
+
+    def _check(self, file: _File) -> None:
+        try:
+            descriptor = self.files.open(file.path)
+        except FileNotFoundError:
+            if not self._gone(file.partition, file.stop):
+                self._report_file(file, file.base, 0, "the segment is missing")
+            return
+        try:
+            self._check_open(file, descriptor)
+        except VersionError as error:
+            self._report_file(file, file.base, 0, str(error))
+        finally:
+            self.files.close(descriptor)
+        self.segments += 1
+
+    def _check_open(self, file: _File, descriptor: int) -> None:
+        partition = file.partition
+        header = read_segment_header(self.files, descriptor)
+        if header is None or (header.topic_id, header.partition) != (partition.topic_id, partition.index):
+            whose = "is damaged" if header is None else "belongs to another partition"
+            self._report_file(file, file.base, 0, f"the header {whose}")
+            self._tell(file.size)
+            return
+        footer = read_footer(self.files, descriptor, header.salt)
+        stop = self._frames_stop(file, footer, header.salt, descriptor)
+        index = Index(header.salt)
+        source = _Source(self.files, descriptor, stop, self._tell)
+        undecodable = self._walk(file, source, index)
+        source.finish()
+        sealed = not file.newest or (
+            file.state is not None and file.state.salt == header.salt and not file.state.active
+        )
+        if footer is None and sealed:
+            self._report(file.topic, partition, None, None, file.path, index.position, "the footer is damaged")
+        if file.base + index.span < file.stop or (footer is not None and index.position != stop):
+            self._find_damage(file, index)
+        else:
+            self.records += index.records
+            for first, last, position, reason in undecodable:
+                self._report(file.topic, partition, first, last, file.path, position, reason)
+            if footer is not None:
+                self._compare(file, index, footer)
+        self._tell(self.files.stat_open(descriptor).size - stop if footer is not None else 0)
+
+    def _frames_stop(self, file: _File, footer: Index | None, salt: int, descriptor: int) -> int:
+        """Where the published frames of a segment end."""
+        if footer is not None:
+            return footer.position
+        state = file.state
+        if file.newest and state is not None and (state.base, state.salt) == (file.base, salt):
+            return state.position
+        return self.files.stat_open(descriptor).size
+
+    def _walk(self, file: _File, source: _Source, index: Index) -> list[tuple[int, int, int, str]]:
+        """Take in the frames that fit one after another; which of them hold nonsense."""
+        wrong = []
+        for found in walk(source.read, HEADER_BYTES, 0, salt_chain(index.salt), source.stop, bodies=True):
+            header = found.header
+            if not header.codec:
+                try:
+                    columns(header, found.body, 0)
+                except CodecError as error:
+                    first = file.base + header.base
+                    wrong.append((first, first + header.span - 1, found.position, str(error)))
+            index.add_frame(header)
+        return wrong
+
+    def _compare(self, file: _File, index: Index, footer: Index) -> None:
+        """Hold the footer against the frames, and the segment against its neighbour."""
+        after = file.base + index.span
+        if not all(getattr(index, name) == getattr(footer, name) for name in Index.__slots__):
+            self._report_file(file, file.base, footer.position, "the footer does not fit the frames", last=after - 1)
+        # The newest one may have grown and been sealed since its end was taken.
+        if after > file.stop and not file.newest and not self._gone(file.partition, file.stop):
+            self._report_file(file, file.stop, footer.position, "a segment reaches into the next one", last=after - 1)
+
+    def _find_damage(self, file: _File, index: Index) -> None:
+        """Read a segment that does not fit as a user would, on behind every damage, and report what cannot be read."""
+        reader = self.store.reader(file.partition)
+        offset, stop = file.base, min(file.stop, file.partition.end)
+        try:
+            while offset < stop:
+                try:
+                    for frame in reader.frames(offset, stop):
+                        offset = frame.offset + frame.header.span
+                        self.records += frame.header.count
+                        reader.columns(frame)
+                    if offset < stop:
+                        self._report_file(file, offset, index.position, "records are missing")
+                    return
+                except CorruptionError as error:
+                    first = offset if error.first is None else error.first
+                    last = file.stop - 1 if error.last is None else error.last
+                    segment = reader.segment
+                    position = segment.position if segment is not None and segment.base == file.base else 0
+                    self._report_file(file, first, position, error.message, last=last)
+                    offset = max(last, offset) + 1
+                except (OffsetOutOfRangeError, TopicNotFoundError):
+                    return
+        finally:
+            reader.close()
+
+    # The journal.
+
+    def _check_journal(self) -> None:
+        """The headers: entries end where they no longer fit, so that nothing else can be told from them."""
+        directory = f"{self.store.path}/journal"
+        for number in journal_numbers(self.files, directory):
+            file = JournalFile(self.files, directory, number, self.store.home.log_id)
+            try:
+                file.open()
+            except FileNotFoundError:
+                # A checkpoint removed it.
+                continue
+            try:
+                if file.read_generation() is None and any(self._sectors(file)):
+                    self.damage.append(Damage(None, None, None, None, file.path, 0, "the header is damaged"))
+            finally:
+                file.close()
+            self._tell(SECTOR_BYTES * len(SECTORS))
+
+    def _sectors(self, file: JournalFile) -> Iterator[bool]:
+        """Whether anything was ever written to each header: a maker may have died before."""
+        for at in SECTORS:
+            yield any(self.files.read(file.descriptor, SECTOR_BYTES, at))
+
+    # Reporting.
+
+    def _report_file(self, file: _File, first: int, position: int, reason: str, *, last: int | None = None) -> None:
+        last = file.stop - 1 if last is None else last
+        self._report(file.topic, file.partition, first, max(first, last), file.path, position, reason)
+
+    def _report(
+        self,
+        topic: str | None,
+        partition: Partition,
+        first: int | None,
+        last: int | None,
+        path: str,
+        position: int,
+        reason: str,
+    ) -> None:
+        index = None if topic is None else partition.index
+        self.damage.append(Damage(topic, index, first, last, path, position, reason))
+
+
+class _Source:
+    """An open segment read in large pieces, however small the pieces are that a walk asks for."""
+
+    def __init__(self, files: Files, descriptor: int, stop: int, tell: Callable[[int], None]) -> None:
+        self.files = files
+        self.descriptor = descriptor
+        self.stop = stop
+        self.tell = tell
+        self.first = self.told = 0
+        self.buffer = memoryview(b"")
+
+    def read(self, count: int, position: int) -> memoryview:
+        """So many bytes, fewer only at the end of the file."""
+        at = position - self.first
+        if at < 0 or at + count > len(self.buffer):
+            self._advance(position)
+            size = max(count, min(READ_BYTES, self.stop - position))
+            self.buffer = memoryview(self.files.read(self.descriptor, size, position))
+            self.first, at = position, 0
+        return self.buffer[at : at + count]
+
+    def finish(self) -> None:
+        """Count the rest."""
+        self._advance(self.stop)
+
+    def _advance(self, position: int) -> None:
+        if position > self.told:
+            self.tell(position - self.told)
+            self.told = position
