@@ -23,6 +23,7 @@ ROWS = (
     ("tailrace",),
     ("tailrace.log", "tailrace.bulk"),
     ("tailrace.transactions", "tailrace.producer", "tailrace.topics", "tailrace.verify", "tailrace.statistics"),
+    ("tailrace.applied", "tailrace.plans", "tailrace.staged", "tailrace.pending", "tailrace.routes"),
     ("tailrace.scan", "tailrace.cursor", "tailrace.follow", "tailrace.spans"),
     ("tailrace.engine", "tailrace.intake", "tailrace.partitioner"),
     ("tailrace.arrow_frames", "tailrace.json_table", "tailrace.merge"),

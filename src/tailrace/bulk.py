@@ -8,36 +8,31 @@ them in one transaction with a marker, so that a repeated batch changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.applied import Ledger, ledger_of
-from tailrace.arrow import reader as arrow_reader
-from tailrace.batch import Batch
-from tailrace.cursor import BATCH_BYTES_MAX
-from tailrace.disk.codec import CodecError, codec_of
-from tailrace.disk.columns import Part, columns
-from tailrace.disk.commit import Write
-from tailrace.disk.files import Files
-from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.frame import Prepared, body_fits, place, read_header, salt_chain
-from tailrace.disk.home import storage_error
-from tailrace.disk.segment import HEADER_BYTES, Index, read_footer, read_segment_header, reading, walk
+from tailrace.applied import markers_of
+from tailrace.disk.codec import codec_of
+from tailrace.disk.frame import HEADER_BYTES, Prepared, body_fits, place, read_header
+from tailrace.disk.partition import frames_size
+from tailrace.disk.staging import Write
 from tailrace.disk.store import one_group
-from tailrace.errors import CorruptionError, OffsetMismatchError, OffsetOutOfRangeError
+from tailrace.errors import CorruptionError, OffsetMismatchError
 from tailrace.intake import take_in
-from tailrace.limits import FRAME_RECORDS_MAX, VALUE_BYTES_MAX
-from tailrace.merge import parts_to_arrow
-from tailrace.options import parse_size, parse_start
-from tailrace.spans import Request, resolve
-from tailrace.staging import StagedPart, abandon, stage, stage_frames, sweep_staged
+from tailrace.limits import ADOPT_BYTES_MIN, VALUE_BYTES_MAX
+from tailrace.options import parse_count, parse_duration
+from tailrace.plans import ReadPart, plan, read, read_arrow
+from tailrace.spans import dropped
+from tailrace.staged import StagedPart, check_present, combine, frames_of, prepared_again, remove, sweep
+from tailrace.topics import checked_partition
 
 if TYPE_CHECKING:
-    from tailrace.disk.reader import SegmentInfo
+    from datetime import datetime
+
+    from tailrace.disk.partition import Partition
     from tailrace.engine import Engine
     from tailrace.log import Log
-    from tailrace.spans import Span
-    from tailrace.types import Size, Start
+    from tailrace.types import Data, Duration
 
 __all__ = [
     "CommitResult",
@@ -58,208 +53,246 @@ __all__ = [
     "sweep_staged",
 ]
 
-READ_BYTES_DEFAULT = 64 << 20
 
+class Frames:
+    """Records that were made frames and do not know their partition yet; pickled as checksummed bytes."""
 
-class ReadPart(NamedTuple):
-    """A range of frames in one segment file, in plain values: it can be pickled and read on another machine."""
+    __slots__ = ("prepared",)
 
-    topic: str
-    partition: int
-    path: str
-    # What the segment's header must say, so that another file of the same name is not taken for it.
-    salt: int
-    # The offset of the segment's first record.
-    base: int
-    # Where the first frame lies, the offset of its first record, and the chain that it must carry.
-    position: int
-    offset: int
-    chain: int
-    # Where the frames end, and the chain that the next one would carry; None when that is not known.
-    stop_position: int
-    stop_chain: int | None
-    # The offsets that are wanted of these frames.
-    first: int
-    stop: int
+    def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
+        self.prepared = tuple(prepared)
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return sum(frame.count for frame in self.prepared)
 
     @property
     def bytes(self) -> int:
-        """How much of the file is read."""
-        return self.stop_position - self.position
+        """How much room they take in a segment."""
+        return frames_size(self.prepared)
+
+    def __add__(self, other: Frames) -> Frames:
+        return Frames(self.prepared + other.prepared)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _frames_from_bytes, (b"".join(place(self.prepared, 0, 0).buffers),)
+
+    def __repr__(self) -> str:
+        return f"<Frames of {self.records} records, {self.bytes} bytes>"
 
 
-def plan(
-    log: Log,
-    topics: str | Sequence[str],
-    start: Start = "earliest",
-    stop: Start | None = None,
-    partitions: int | Sequence[int] | None = None,
-    target_bytes: Size = READ_BYTES_DEFAULT,
-) -> list[ReadPart]:
-    """Parts that together hold every record of the topics from `start` up to `stop`, as far as it is safe on disk.
+def _frames_from_bytes(data: bytes) -> Frames:
+    prepared = []
+    position = 0
+    while position < len(data):
+        head = read_header(data, position)
+        if head is None or not body_fits(data, position, head):
+            raise CorruptionError("Frames were damaged on their way")
+        body = data[position + HEADER_BYTES : position + HEADER_BYTES + head.body_length]
+        prepared.append(prepared_again(head, body))
+        position += head.size
+    return Frames(prepared)
 
-    A segment is split where its index allows, so that a part is about `target_bytes` long. Parts of one partition
-    follow one another in the list, and join.
+
+def build(
+    values: Iterable[Data | None] | Any,
+    keys: Iterable[Data | None] | Any = None,
+    headers: Iterable[Mapping[str, Data] | None] | Any = None,
+    timestamps: Iterable[datetime | int] | Any = None,
+    compress: str = "none",
+) -> Frames:
+    """Make frames of records: of lists, or of Arrow arrays, or of a table with these columns."""
+    builder = FrameBuilder(compress)
+    builder.extend(values, keys, headers, timestamps)
+    return builder.finish()
+
+
+class FrameBuilder:
+    """Gathers frames until there are enough of them for a commit message or a segment."""
+
+    def __init__(self, compress: str = "none") -> None:
+        self._codec = codec_of(compress)
+        self._prepared: list[Prepared] = []
+        self.records = 0
+        self.bytes = 0
+
+    def extend(
+        self,
+        values: Iterable[Data | None] | Any,
+        keys: Iterable[Data | None] | Any = None,
+        headers: Iterable[Mapping[str, Data] | None] | Any = None,
+        timestamps: Iterable[datetime | int] | Any = None,
+    ) -> None:
+        """Add records, as `build` takes them; those without a timestamp have the time of this call."""
+        from time import time_ns
+
+        intake = take_in(values, keys, headers=headers, timestamps=timestamps)
+        frames = intake.frames(time_ns() // 1000, self._codec, VALUE_BYTES_MAX)
+        self._prepared += frames
+        self.records += sum(frame.count for frame in frames)
+        self.bytes += frames_size(frames)
+
+    def finish(self) -> Frames:
+        """All frames so far; the builder is empty afterwards."""
+        prepared, self._prepared = self._prepared, []
+        self.records = self.bytes = 0
+        return Frames(prepared)
+
+
+class InlinePart(NamedTuple):
+    """Frames that travel in the commit itself."""
+
+    topic: str
+    partition: int
+    frames: Frames
+
+
+class Committed(NamedTuple):
+    """The offsets that a commit gave to one partition, `stop` not among them."""
+
+    topic: str
+    partition: int
+    first: int
+    stop: int
+
+
+class CommitResult(NamedTuple):
+    """What a commit did; not applied means that its marker was there already, so that nothing was written."""
+
+    applied: bool
+    ranges: tuple[Committed, ...]
+
+
+def stage(log: Log, topic: str, partition: int, frames: Frames) -> StagedPart:
+    """Write frames as a sealed segment beside a partition's own, where nobody sees it before the commit."""
+    if not frames.prepared:
+        raise ValueError("There are no records to stage.")
+    engine = log.writing()
+    place, topic_id = _partition(engine, topic, partition)
+    made = engine.write(lambda: combine(place, frames.prepared))
+    return StagedPart(topic, topic_id, partition, f"{place.path}/{made.name}", made)
+
+
+def commit(log: Log, parts: Sequence[InlinePart | StagedPart], marker: tuple[str, int] | None = None) -> CommitResult:
+    """Append all parts in one transaction, whole or absent across any crash, in the order given.
+
+    With a `marker` (application, batch) a batch up to the application's last one is not written again, and its staged
+    files are removed.
     """
+    engine = log.writing()
+    return engine.write(lambda: _Commit(engine, marker).run(parts))
+
+
+def applied(log: Log, application: str) -> int | None:
+    """The last batch of an application that was committed; None when there was none."""
     engine = log.engine
-    size = max(1, parse_size(target_bytes, "target_bytes"))
-    chosen = None if partitions is None else tuple(sorted({partitions} if isinstance(partitions, int) else {*partitions}))
-    request = Request("", parse_start(start), None if stop is None else parse_start(stop, "stop"), None, chosen)
-    parts = []
-    for topic in [topics] if isinstance(topics, str) else topics:
-        for span in resolve(engine, engine.entry(topic), request._replace(topic=topic)):
-            span.stop = min(span.stop, span.partition.safe)
-            if span.next < span.stop:
-                parts += _plan_span(engine, span, size)
-    return parts
+    return markers_of(engine).last(engine, application)
 
 
-def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
-    offset = span.next
-    for info in span.reader.segments():
-        if info.end > offset and info.base < span.stop:
-            if info.base > offset:
-                break
-            index = _index_of(engine, span, info)
-            yield from _plan_segment(span, info, index, offset, min(span.stop, info.end), size)
-            offset = info.end
-    if offset < span.stop:
-        # A trim or damage: reading says which.
-        for _ in span.forward(span.stop):
-            pass
+def abandon(log: Log, staged: Iterable[StagedPart]) -> int:
+    """Remove staged segments that will not be committed; how many were still there."""
+    return remove(log.writing().files, [part.path for part in staged])
 
 
-def _index_of(engine: Engine, span: Span, info: SegmentInfo) -> Index:
-    """A copy of a segment's index, without entries when it has none that can be trusted."""
-    indexes = engine.store.indexes
-    path = span.partition.path
-    with indexes.mutex:
-        known = indexes.sealed.get((path, info.base, info.salt)) if info.sealed else indexes.active.get(path)
-        if known is not None and known.salt == info.salt:
-            return _copied(known)
-    if info.sealed:
-        descriptor = engine.files.open(info.path)
+def sweep_staged(log: Log, older_than: Duration = "1h") -> int:
+    """Remove staged segments that nobody committed for so long; how many."""
+    return sweep(log.writing(), parse_duration(older_than, "older_than"))
+
+
+class _Commit:
+    """One commit: parts by partition, each partition one write."""
+
+    def __init__(self, engine: Engine, marker: tuple[str, int] | None) -> None:
+        self.engine = engine
+        self.files = engine.files
+        self.marker = marker
+        if marker is not None:
+            self.application, batch = marker
+            self.batch = parse_count(batch, "batch")
+            if not self.application:
+                raise ValueError("The application of a marker must not be empty.")
+        self.made: list[str] = []
+
+    def run(self, parts: Sequence[InlinePart | StagedPart]) -> CommitResult:
+        groups: dict[tuple[str, int], list[InlinePart | StagedPart]] = {}
+        for part in parts:
+            if isinstance(part, StagedPart) or part.frames.prepared:
+                groups.setdefault((part.topic, part.partition), []).append(part)
         try:
-            found = read_footer(engine.files, descriptor, info.salt)
-        finally:
-            engine.files.close(descriptor)
-        if found is not None:
-            return found
-    bare = Index(info.salt)
-    bare.span, bare.position = info.end - info.base, max(info.bytes, HEADER_BYTES)
-    return bare
+            if self.marker is not None and self._was_applied():
+                return self._repeated(parts)
+            writes = [self._write(*key, group) for key, group in groups.items()]
+            firsts = self._transact(writes)
+        except BaseException:
+            # The journal may name what a commit of this process staged, and then a later one adopts it.
+            named = {f"{salt:016x}.staged" for salt in self.engine.store.committer.named}
+            remove(self.files, [path for path in self.made if path.rpartition("/")[2] not in named])
+            raise
+        if firsts is None:
+            remove(self.files, self.made)
+            return self._repeated(parts)
+        # Those that were adopted have another name by now; the others were copied into one that was.
+        remove(self.files, [part.path for part in parts if isinstance(part, StagedPart)])
+        ranges = [
+            Committed(*key, first, first + write.span)
+            for key, write, first in zip(groups, writes, firsts, strict=False)
+        ]
+        return CommitResult(True, tuple(ranges))
 
+    def _was_applied(self) -> bool:
+        last = markers_of(self.engine).last(self.engine, self.application)
+        return last is not None and last >= self.batch
 
-def _copied(index: Index) -> Index:
-    made = Index(index.salt)
-    for name in ("offsets", "positions", "lows", "highs", "chains"):
-        setattr(made, name, list(getattr(index, name)))
-    made.span, made.records, made.position, made.chain = index.span, index.records, index.position, index.chain
-    return made
+    def _repeated(self, parts: Sequence[InlinePart | StagedPart]) -> CommitResult:
+        remove(self.files, [part.path for part in parts if isinstance(part, StagedPart)])
+        return CommitResult(False, ())
 
+    def _write(self, topic: str, index: int, group: Sequence[InlinePart | StagedPart]) -> Write:
+        """One partition's write: frames, the one staged segment, or a new one that holds everything."""
+        partition, topic_id = _partition(self.engine, topic, index)
+        for part in group:
+            if isinstance(part, StagedPart):
+                if part.topic_id != topic_id:
+                    raise dropped(topic)
+                check_present(self.files, part)
+        only = group[0]
+        if len(group) == 1 and isinstance(only, StagedPart):
+            return Write(partition, (), None, only.segment)
+        inline = [frame for part in group if isinstance(part, InlinePart) for frame in part.frames.prepared]
+        if not any(isinstance(part, StagedPart) for part in group) and frames_size(inline) < ADOPT_BYTES_MIN:
+            return Write(partition, one_group(inline))
+        every = (
+            frame
+            for part in group
+            for frame in (frames_of(self.files, part) if isinstance(part, StagedPart) else part.frames.prepared)
+        )
+        made = combine(partition, every)
+        self.made.append(f"{partition.path}/{made.name}")
+        return Write(partition, (), None, made)
 
-def _plan_segment(
-    span: Span, info: SegmentInfo, index: Index, first: int, stop: int, size: int
-) -> Iterator[ReadPart]:
-    """Cut the frames that hold [first, stop) of one segment where index entries stand."""
-    base = info.base
-    places: list[tuple[int, int, int | None]] = [
-        *zip(index.offsets or [0], index.positions or [HEADER_BYTES], index.chains or [salt_chain(info.salt)], strict=True)
-    ]
-    places.append((index.span, index.position, index.chain if index.offsets else None))
-    at = index.find(first - base) if index.offsets else 0
-    while first < stop:
-        offset, position, chain = places[at]
-        assert chain is not None
-        at += 1
-        while at < len(places) - 1 and places[at][0] + base < stop and places[at + 1][1] - position <= size:
-            at += 1
-        after, stop_position, stop_chain = places[at]
-        upper = min(stop, base + after)
-        yield ReadPart(
-            span.topic, span.partition.index, info.path, info.salt, base, position, base + offset, chain,
-            stop_position, stop_chain if upper == base + after else None, max(first, base + offset), upper,
-        )  # fmt: skip
-        first = upper
-
-
-def read(part: ReadPart) -> Iterator[Batch]:
-    """The records of a part, from its file alone; every frame is checked, and that the range is whole."""
-    for parts in _gathered(_frames(part)):
-        yield Batch(parts)
-
-
-def read_arrow(part: ReadPart) -> Any:
-    """The records of a part as a pyarrow.RecordBatchReader."""
-    return arrow_reader(parts_to_arrow(parts) for parts in _gathered(_frames(part)))
-
-
-def _gathered(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    gathered: list[Part] = []
-    count = size = 0
-    for part in parts:
-        gathered.append(part)
-        count += part.stop - part.first
-        size += part.columns.value_blob.nbytes + part.columns.key_blob.nbytes
-        if count >= FRAME_RECORDS_MAX or size >= BATCH_BYTES_MAX:
-            yield gathered
-            gathered, count, size = [], 0, 0
-    if gathered:
-        yield gathered
-
-
-def _frames(part: ReadPart) -> Iterator[Part]:
-    files = Files()
-    try:
-        descriptor = files.open(part.path)
-    except FileNotFoundError:
-        raise OffsetOutOfRangeError(
-            f"The offsets {part.first} to {part.stop - 1} of {part.topic}[{part.partition}] are gone: "
-            f"there is no file {part.path}.",
-            hint="Nothing was skipped; they were trimmed after the plan was made, so plan again.",
-        ) from None
-    except OSError as error:
-        raise storage_error(error, "Reading a part", part.path) from error
-    try:
-        header = read_segment_header(files, descriptor)
-        if header is None or header.salt != part.salt:
-            raise _damaged("The segment is not the one that was planned", part, part.first, part.stop - 1)
-        offset, chain = part.offset, part.chain
-        read_at = reading(files, descriptor)
-        for found in walk(read_at, part.position, offset - part.base, chain, part.stop_position, bodies=True):
-            first, offset, chain = offset, offset + found.header.span, found.header.crc
+    def _transact(self, writes: list[Write]) -> list[int] | None:
+        """The first offsets; None when another process applied the batch in between."""
+        store = self.engine.store
+        if self.marker is None:
+            if not any(write.staged for write in writes):
+                return store.transact(writes) if writes else []
+            return store.committer.commit(writes)
+        markers = markers_of(self.engine)
+        while True:
+            mark = markers.next_write(self.engine, self.application, self.batch)
+            if mark is None:
+                return None
+            partition, frames, expect = mark
             try:
-                column = columns(found.header, found.body, first)
-            except CodecError as error:
-                raise _damaged(f"Stored records cannot be decoded: {error}", part, first, offset - 1) from error
-            low, high = column.index_at(part.first), column.index_at(part.stop)
-            if low < high:
-                yield Part(part.topic, part.partition, column, low, high)
-            if offset >= part.stop:
-                break
-        if offset < part.stop:
-            lost = read_header(files.read(descriptor, FRAME_HEADER_BYTES, part.position + _walked(read_at, part, offset)))
-            last = offset + lost.span - 1 if lost is not None and lost.base == offset - part.base else part.stop - 1
-            raise _damaged("Stored records are damaged", part, offset, min(last, part.stop - 1))
-        if part.stop_chain is not None and chain != part.stop_chain:
-            raise _damaged("The frames do not join those that follow", part, part.first, part.stop - 1)
-    except OSError as error:
-        raise storage_error(error, "Reading a part", part.path) from error
-    finally:
-        files.close(descriptor)
+                firsts = store.committer.commit([*writes, Write(partition, one_group(frames), expect)])
+            except OffsetMismatchError:
+                # Another marker came first: it may be this very batch.
+                continue
+            markers.shorten(self.engine, expect, sum(frame.count for frame in frames))
+            return firsts
 
 
-def _walked(read_at: Any, part: ReadPart, offset: int) -> int:
-    """Bytes from the part's beginning to the frame at an offset."""
-    size = 0
-    for found in walk(read_at, part.position, part.offset - part.base, part.chain, part.stop_position, bodies=False):
-        if part.base + found.header.base >= offset:
-            break
-        size += found.header.size
-    return size
-
-
-def _damaged(message: str, part: ReadPart, first: int, last: int) -> CorruptionError:
-    return CorruptionError(
-        message, topic=part.topic, partition=part.partition, first=first, last=last, path=part.path
-    )
+def _partition(engine: Engine, topic: str, index: int) -> tuple[Partition, int]:
+    entry = engine.entry(topic)
+    return engine.partition(entry, checked_partition(index, len(entry.slots))), entry.id

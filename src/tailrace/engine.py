@@ -198,13 +198,18 @@ class Engine:
             store, self.live = self.live, None
         self.wake()
         if store is not None:
-            self._let_out()
+            self._let_out(store)
             store.close()
 
-    def _let_out(self) -> None:
-        deadline = time.monotonic() + CLOSE_WAIT_SECONDS
+    def _let_out(self, store: Store) -> None:
+        """Wait for writes of other threads; one that was interrupted may never be counted out, but holds no lock."""
+        began = time.monotonic()
         # Reading a count takes a step of it, which both must take to stay comparable.
-        while next(self._entered) > next(self._left) and time.monotonic() < deadline:
+        while next(self._entered) > next(self._left):
+            waited = time.monotonic() - began
+            holding = store.committer.lock.held or any(each.lock.held for each in list(store.partitions.values()))
+            if waited > (self.timeout if holding else CLOSE_WAIT_SECONDS):
+                return
             time.sleep(_CLOSE_STEP_SECONDS)
 
     def forget(self) -> None:

@@ -136,18 +136,7 @@ class Log:
 
     def namespaces(self) -> list[str]:
         """The names of the namespaces."""
-        path = self.engine.path
-        if engines.FILES.stat(f"{path}/{NAMESPACES}") is None:
-            return []
-        names = []
-        for escaped in engines.FILES.list_directory(f"{path}/{NAMESPACES}"):
-            if engines.FILES.stat(f"{path}/{NAMESPACES}/{escaped}/{IDENTITY_NAME}") is not None:
-                try:
-                    names.append(unescape(escaped))
-                except ValueError:
-                    # Somebody else's directory is not a namespace.
-                    continue
-        return sorted(names)
+        return _namespaces(self.engine.path)
 
     def drop_namespace(self, name: str) -> None:
         """Forget a namespace with everything in it; LockedError while any process has it open."""
@@ -173,7 +162,7 @@ class Log:
         return f"{self.location}/{NAMESPACES}/{escape(name)}"
 
     def _no_namespace(self, name: str) -> NotALogError:
-        suggestion = did_you_mean(name, self.namespaces())
+        suggestion = did_you_mean(name, _namespaces(self.location))
         question = "." if suggestion is None else f": did you mean {suggestion!r}?"
         return NotALogError(f"{self.location} has no namespace {name!r}{question}")
 
@@ -258,6 +247,21 @@ class Log:
     def is_closed(self) -> bool:
         """Whether close() was called."""
         return self.closed
+
+
+def _namespaces(path: str) -> list[str]:
+    files = engines.FILES
+    if files.stat(f"{path}/{NAMESPACES}") is None:
+        return []
+    names = []
+    for escaped in files.list_directory(f"{path}/{NAMESPACES}"):
+        if files.stat(f"{path}/{NAMESPACES}/{escaped}/{IDENTITY_NAME}") is not None:
+            try:
+                names.append(unescape(escaped))
+            except ValueError:
+                # Somebody else's directory is not a namespace.
+                continue
+    return sorted(names)
 
 
 def _tuning() -> Tuning:

@@ -60,7 +60,7 @@ class Scan(Iterable[Record]):
             _parse_start(start, name),
             None if stop is None else parse_start(stop, "stop"),
             None if last is None else parse_last(last),
-            _parse_partitions(partition),
+            parse_partitions(partition),
             order == "time",
             bool(reverse),
             mapped,
@@ -176,7 +176,8 @@ def _parse_start(start: Start | Mapping[tuple[str, int], int], name: str) -> Sta
     return parse_start(start)  # type: ignore[arg-type]  # Whatever else it is, parse_start says what it should be.
 
 
-def _parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] | None:
+def parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """The partitions to read, in order; None for all of them."""
     if partition is None:
         return None
     if isinstance(partition, (str, bytes)):

@@ -16,19 +16,25 @@ UNWRITABLE = re.compile("[^\\t\\n\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010
 
 # Okabe and Ito's palette: told apart by people with any kind of colour vision, and dark enough on white.
 SERIES_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# The same on a dark page: the two that would be hard to see are lighter, and the light blue gives way to yellow.
+SERIES_COLOURS_DARK = ("#56b4e9", "#f0854a", "#2dc79a", "#cc79a7", "#e69f00", "#f0e442")
 # Dashes tell series apart where colours cannot, as on paper.
 SERIES_DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "4 2")
 
 STYLE = (
     ":root{--paper:#ffffff;--ink:#1b1f24;--faint:#57606a;--grid:#d8dee4;--card:#f6f8fa;--heat:0,114,178}"
     "@media(prefers-color-scheme:dark){:root{--paper:#14181d;--ink:#e6edf3;--faint:#9aa4af;--grid:#30363d;"
-    "--card:#1d232a;--heat:86,180,233}}"
+    "--card:#1d232a;--heat:86,180,233;"
+    + ";".join(f"--series{index}:{colour}" for index, colour in enumerate(SERIES_COLOURS_DARK))
+    + "}}"
 )
 # Every variable has a fallback, so that a chart saved on its own is readable too.
 CHART_STYLE = (
     "text{font:12px system-ui,sans-serif;fill:var(--faint,#57606a)}.title{font-size:14px;font-weight:600;"
     "fill:var(--ink,#1b1f24)}.grid{stroke:var(--grid,#d8dee4)}.mark{stroke:var(--ink,#1b1f24);stroke-dasharray:2 3}"
     "path{fill:none;stroke-width:2;stroke-linecap:round;stroke-linejoin:round}.heat{fill:rgb(var(--heat,0,114,178))}"
+    f".bar{{fill:var(--series0,{SERIES_COLOURS[0]})}}"
+    + "".join(f".series{index}{{stroke:var(--series{index},{colour})}}" for index, colour in enumerate(SERIES_COLOURS))
 )
 PAGE_STYLE = (
     "body{margin:0 auto;max-width:760px;padding:2rem 1rem;background:var(--paper);color:var(--ink);"
@@ -36,7 +42,11 @@ PAGE_STYLE = (
     "dl{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:1rem}"
     "dl div{background:var(--card);border-radius:8px;padding:.75rem 1rem}dt{color:var(--faint);font-size:.85rem}"
     "dd{margin:0;font-size:1.6rem;font-weight:600;font-variant-numeric:tabular-nums}"
-    "pre{background:var(--card);border-radius:8px;padding:.75rem 1rem;overflow:auto}"
+    "pre{background:var(--card);border-radius:8px;padding:.75rem 1rem;white-space:pre-wrap;"
+    "overflow-wrap:anywhere;font-size:.85rem}"
+    "table{width:100%;border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}"
+    "th,td{padding:.35rem .5rem;text-align:right;border-bottom:1px solid var(--grid)}th{color:var(--faint);"
+    "font-weight:500}th:first-child,td:first-child{text-align:left;padding-left:0}"
 )
 
 _chart_ids = count(1)
@@ -56,16 +66,17 @@ def line_chart(
     labels = [(x, text) for x, text in marks if _drawable(x)]
     shown = [(x, y) for points in lines.values() for x, y in points if _drawable(x) and _drawable(y)]
     xs = _Scale([x for x, _ in shown] + [x for x, _ in labels], LEFT, WIDTH - RIGHT)
-    ys = _Scale([0.0, *(y for _, y in shown)], HEIGHT - BOTTOM, TOP)
+    # The labels of marks stand above the highest point.
+    ys = _Scale([0.0, *(y for _, y in shown)], HEIGHT - BOTTOM, TOP + 16 if labels else TOP)
     parts = [_axes(xs, ys)]
     for x, text in labels:
         at = xs(x)
         parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         parts.append(f'<text x="{at + 3:.1f}" y="{TOP + 10}">{_text(text)}</text>')
     for index, points in enumerate(lines.values()):
-        colour, dashes = _look(index)
+        name, colour, dashes = _look(index)
         if path := _path(_thinned(points), xs, ys):
-            parts.append(f'<path d="{path}" stroke="{colour}" stroke-dasharray="{dashes}"/>')
+            parts.append(f'<path class="{name}" d="{path}" stroke="{colour}" stroke-dasharray="{dashes}"/>')
     parts.append(_legend(list(lines)))
     return _chart(title, description or _summary([y for _, y in shown]), parts, x_label, y_label, empty=not shown)
 
@@ -73,18 +84,20 @@ def line_chart(
 def bar_chart(
     title: str, bars: Mapping[str, float], *, x_label: str = "", y_label: str = "", description: str = ""
 ) -> str:
-    """One bar a name, its value written above it."""
+    """One bar a name, its value written above it where there is room."""
     finite = {name: value for name, value in bars.items() if _drawable(value)}
     ys = _Scale([0.0, *finite.values()], HEIGHT - BOTTOM, TOP + 14)
     step = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
-    parts = [_axes(None, ys)]
+    parts = [_axes(None, ys), _names(list(bars), step)]
+    room = max((_width(_number(value)) for value in finite.values()), default=0.0) <= step
     for index, name in enumerate(bars):
         middle = LEFT + step * (index + 0.5)
-        parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{_text(name)}</text>')
         if name in finite:
             parts.append(_bar(middle - step * 0.35, step * 0.7, ys, finite[name], f"{name}: {_number(finite[name])}"))
             top = min(ys(finite[name]), ys(0.0)) - 4
-            parts.append(f'<text x="{middle:.1f}" y="{top:.1f}" text-anchor="middle">{_number(finite[name])}</text>')
+            if room:
+                label = _number(finite[name])
+                parts.append(f'<text x="{middle:.1f}" y="{top:.1f}" text-anchor="middle">{label}</text>')
     told = description or ", ".join(f"{name} {_number(value)}" for name, value in finite.items())
     return _chart(title, told, parts, x_label, y_label, empty=not finite)
 
@@ -94,14 +107,18 @@ def histogram(
     values: Iterable[float],
     *,
     bins: int = 40,
+    logarithmic: bool = False,
     x_label: str = "",
     y_label: str = "count",
     description: str = "",
 ) -> str:
-    """How often values fall into equal ranges; values that are not finite are left out."""
-    finite = [value for value in values if _drawable(value)]
+    """How often values fall into equal ranges; values that are not finite are left out.
+
+    On a logarithmic axis the ranges are of equal ratio, and values that are not positive are left out as well.
+    """
+    finite = [value for value in values if _drawable(value) and (not logarithmic or value >= 1e-300)]
     bins = max(1, min(bins, BINS_MAX))
-    xs = _Scale(finite, LEFT, WIDTH - RIGHT)
+    xs = (_LogarithmicScale if logarithmic else _Scale)(finite, LEFT, WIDTH - RIGHT)
     counts = [0] * bins
     for value in finite:
         counts[min(bins - 1, max(0, int(xs.share(value) * bins)))] += 1
@@ -144,12 +161,7 @@ def heat_map(
                     f'height="{max(tall - 1, 0.5):.1f}" fill-opacity="{share:.2f}">'
                     f"<title>{_text(f'{name}, {label}: {_number(value)}')}</title></rect>"
                 )
-    # About twelve labels fit side by side.
-    every = max(1, math.ceil(len(columns) / 12))
-    for column in range(0, len(columns), every):
-        middle = LEFT + wide * (column + 0.5)
-        label = _text(columns[column])
-        parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{label}</text>')
+    parts.append(_names(columns, wide))
     told = description or f"{len(finite):,} cells from {_number(low)} to {_number(high)}"
     return _chart(title, told, parts, x_label, y_label, empty=not finite)
 
@@ -158,6 +170,13 @@ def numbers(items: Mapping[str, object]) -> str:
     """Figures in large type, for a page."""
     rows = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(str(value))}</dd></div>" for name, value in items.items())
     return f"<dl>{rows}</dl>"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, for a page; everything but its first column is set to the right."""
+    head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
@@ -202,6 +221,34 @@ class _Scale:
         return [(self(value), _number(0.0 if abs(value) < self.step / 1e6 else value)) for value in values]
 
 
+class _LogarithmicScale(_Scale):
+    """Maps positive values onto a stretch of pixels, equal ratios onto equal lengths."""
+
+    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+        logarithms = [math.log10(value) for value in values]
+        self.low, high = min(logarithms, default=0.0), max(logarithms, default=1.0)
+        if high - self.low < 0.1:
+            self.low, high = self.low - 0.5, high + 0.5
+        self.span = high - self.low
+        self.first, self.last = first, last
+
+    def share(self, value: float) -> float:
+        return (math.log10(value) - self.low) / self.span
+
+    def at(self, share: float) -> float:
+        return math.pow(10.0, self.low + share * self.span)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        # Powers of ten, with steps between them where there is room.
+        factors = (1,) if self.span > 3 else (1, 2, 5) if self.span > 1 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+        skip = math.ceil(self.span / 10)
+        powers = range(math.floor(self.low), math.ceil(self.low + self.span) + 1)
+        logarithms = [power + math.log10(factor) for power in powers if power % skip == 0 for factor in factors]
+        shares = [(each - self.low) / self.span for each in logarithms]
+        length = self.last - self.first
+        return [(self.first + share * length, _number(self.at(share))) for share in shares if 0 <= share <= 1]
+
+
 def _axes(xs: _Scale | None, ys: _Scale) -> str:
     parts = []
     for at, label in ys.ticks():
@@ -210,6 +257,22 @@ def _axes(xs: _Scale | None, ys: _Scale) -> str:
     for at, label in xs.ticks() if xs is not None else ():
         parts.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{label}</text>')
     return "".join(parts)
+
+
+def _names(names: Sequence[str], step: float) -> str:
+    """Names below their columns; where they would touch, only some of them."""
+    every = max(1, math.ceil(max(map(_width, names), default=0.0) / step))
+    parts = []
+    for index in range(0, len(names), every):
+        middle = LEFT + step * (index + 0.5)
+        name = _text(names[index])
+        parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{name}</text>')
+    return "".join(parts)
+
+
+def _width(text: str) -> float:
+    """About how wide a text is, with a little space to its neighbour."""
+    return 7.0 * len(text) + 6
 
 
 def _path(points: Sequence[tuple[float, float]], xs: _Scale, ys: _Scale) -> str:
@@ -228,7 +291,7 @@ def _path(points: Sequence[tuple[float, float]], xs: _Scale, ys: _Scale) -> str:
 def _bar(x: float, width: float, ys: _Scale, value: float, label: str) -> str:
     zero, end = ys(0.0), ys(value)
     return (
-        f'<rect x="{x:.1f}" y="{min(zero, end):.1f}" width="{width:.1f}" height="{abs(zero - end):.1f}" '
+        f'<rect class="bar" x="{x:.1f}" y="{min(zero, end):.1f}" width="{width:.1f}" height="{abs(zero - end):.1f}" '
         f'fill="{SERIES_COLOURS[0]}"><title>{_text(label)}</title></rect>'
     )
 
@@ -239,17 +302,19 @@ def _legend(names: Sequence[str]) -> str:
     parts = []
     x = float(LEFT)
     for index, name in enumerate(names):
-        colour, dashes = _look(index)
+        look, colour, dashes = _look(index)
         parts.append(
-            f'<line x1="{x:.0f}" x2="{x + 18:.0f}" y1="30" y2="30" stroke="{colour}" stroke-width="3" '
+            f'<line class="{look}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="30" y2="30" stroke="{colour}" stroke-width="3" '
             f'stroke-dasharray="{dashes}"/><text x="{x + 23:.0f}" y="34">{_text(name)}</text>'
         )
         x += 40 + 7 * len(name)
     return "".join(parts)
 
 
-def _look(index: int) -> tuple[str, str]:
-    return SERIES_COLOURS[index % len(SERIES_COLOURS)], SERIES_DASHES[index % len(SERIES_DASHES)]
+def _look(index: int) -> tuple[str, str, str]:
+    """The class of a series, and its colour and dashes where no style is followed."""
+    index %= len(SERIES_COLOURS)
+    return f"series{index}", SERIES_COLOURS[index], SERIES_DASHES[index]
 
 
 def _chart(title: str, told: str, parts: Sequence[str], x_label: str, y_label: str, *, empty: bool) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tailrace.disk.catalog import CATALOG_SLOT
-from tailrace.disk.codec import codec_of, compress
+from tailrace.disk.codec import codec_of
 from tailrace.disk.frame import prepare_one
 from tailrace.disk.staging import Write
 from tailrace.disk.tails import END, word_of
@@ -24,6 +24,7 @@ from tailrace.limits import KEY_BYTES_MAX
 from tailrace.options import TopicSettings, parse_count, parse_durable, parse_start, parse_time
 from tailrace.partitioner import HASHES, Sticky
 from tailrace.records import Position, Record, decode_headers, encode_data, encode_headers
+from tailrace.routes import Route, Shape, check_codec
 from tailrace.types import Bounds
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.partition import Partition
     from tailrace.disk.reader import Reader
-    from tailrace.disk.store import Store
     from tailrace.engine import Engine
-    from tailrace.intake import Hash, Intake
+    from tailrace.intake import Intake
     from tailrace.log import Log
     from tailrace.options import StartPoint
     from tailrace.producer import Producer
@@ -45,35 +45,6 @@ Result = TypeVar("Result")
 
 _position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 _CATALOG_END = word_of(CATALOG_SLOT) + END
-
-
-class Shape(NamedTuple):
-    """What must be known of a topic in order to build what is written to it."""
-
-    count: int  # type: ignore[assignment]  # A shape is never searched as a tuple.
-    hash: Hash
-    codec: int
-    maximum: int
-
-
-class Route:
-    """Where the records of a topic go: worked out once for each change of the catalog."""
-
-    __slots__ = ("codec", "count", "durable", "entry", "hash", "maximum", "offset", "partitions", "store", "words")
-
-    def __init__(self, store: Store, offset: int, entry: TopicEntry, default: float | None) -> None:
-        settings = topic_settings(entry)
-        self.store = store
-        # The end of the catalog from which this was worked out: a later record may say something else.
-        self.offset = offset
-        self.words = store.tails.words
-        self.entry = entry
-        self.partitions = [store.partition(slot) for slot in entry.slots]
-        self.count = len(self.partitions)
-        self.durable = settings.durability(default)
-        self.codec = codec_of(settings.compress)
-        self.maximum = settings.max_record_bytes
-        self.hash = HASHES[settings.partitioner]
 
 
 class Topic:
@@ -426,9 +397,3 @@ def checked_partition(partition: int, count: int) -> int:
     if index >= count:
         raise ValueError(f"There is no partition {index}: the topic has {count}, counted from 0.")
     return index
-
-
-def check_codec(settings: TopicSettings) -> None:
-    """Say that a package is missing before a topic depends on it."""
-    if settings.compress != "none":
-        compress(codec_of(settings.compress), b"")

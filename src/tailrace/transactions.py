@@ -24,7 +24,7 @@ from tailrace.limits import PARTICIPANTS_MAX, VALUE_BYTES_MAX
 from tailrace.names import validate_topic_name
 from tailrace.options import parse_count, parse_time
 from tailrace.records import encode_data, encode_headers
-from tailrace.topics import Shape, Topic, checked_partition
+from tailrace.topics import Topic, checked_partition
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tailrace.engine import Engine
     from tailrace.intake import Intake
     from tailrace.log import Log
+    from tailrace.routes import Shape
     from tailrace.types import Data
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ class Cli:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, *arguments: str, input: bytes | str | None = None) -> Result:
         return CliRunner().invoke(root, ["-L", str(self.path), *arguments], input=input)
@@ -36,7 +38,19 @@ class Cli:
         environment = {**os.environ, "TAILRACE_LOG": str(self.path), "PYTHONUNBUFFERED": ""}
         # pytest-xdist starts its workers with Ctrl-C ignored now and then, which a child would inherit.
         restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-        return subprocess.Popen([COMMAND, *arguments], env=environment, **{**pipes, **restore, **options})
+        # Without a buffer, so that select() on its stdout tells the truth.
+        process = subprocess.Popen([COMMAND, *arguments], env=environment, bufsize=0, **{**pipes, **restore, **options})
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Let nothing outlive its test."""
+        for process in self.started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
     def finish(self, *arguments: str, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """A call in a process of its own, to its end."""
@@ -46,6 +60,8 @@ class Cli:
 
 
 @pytest.fixture
-def cli(tmp_path, monkeypatch) -> Cli:
+def cli(tmp_path, monkeypatch) -> Iterator[Cli]:
     monkeypatch.delenv("TAILRACE_NAMESPACE", raising=False)
-    return Cli(tmp_path / "log")
+    cli = Cli(tmp_path / "log")
+    yield cli
+    cli.end()

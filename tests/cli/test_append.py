@@ -124,6 +124,19 @@ def test_a_bad_line_ends_the_call_where_it_stands(cli):
     assert values(cli) == [b"a", b"b"]
 
 
+def test_a_record_too_large_tells_what_is_in(cli, tmp_path):
+    cli.ok("topic", "create", "small", "--set", "max_record_bytes=10")
+    result = cli("append", "small", "x" * 11, "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stderr)["error"]["code"] == "record-too-large"
+    file = tmp_path / "lines"
+    file.write_bytes(b"short\n" * 70_000 + b"x" * 11 + b"\n")
+    result = cli("append", "small", "-i", str(file), "-o", "json")
+    assert result.exit_code == 1
+    assert "small[0]@0..65535  (65536 records)" in json.loads(result.stderr)["error"]["hint"]
+    assert len(values(cli, "small")) == 65_536
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

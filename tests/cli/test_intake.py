@@ -81,6 +81,11 @@ def test_a_missing_key_field_is_a_bad_line(line):
         intake.json_parser("k")(line)
 
 
+def test_a_null_value_is_a_tombstone():
+    assert intake.record_parser(None, None)(b'{"value":null,"key":"k"}') == Entry(None, b"k")
+    assert intake.record_parser(b"k", None)(b'{"value":null}') == Entry(None, b"k")
+
+
 def test_a_record_as_read_prints_it():
     parse = intake.record_parser(None, None)
     line = (
@@ -96,7 +101,7 @@ def test_a_record_as_read_prints_it():
 
 @pytest.mark.parametrize(
     ("line", "value"),
-    [(b'{"value":"text"}', b"text"), (b'{"value":{"a": 1}}', b'{"a":1}'), (b'{"value":null}', None)],
+    [(b'{"value":"text"}', b"text"), (b'{"value":{"a": 1}}', b'{"a":1}'), (b'{"value":7}', b"7")],
 )
 def test_values_that_are_not_text_become_json(line, value):
     assert intake.record_parser(None, None)(line) == Entry(value)
@@ -107,6 +112,7 @@ def test_values_that_are_not_text_become_json(line, value):
     [
         (b'{"id":1}', 'no "value"'),
         (b"[]", 'no "value"'),
+        (b'{"value":null}', "needs a key"),
         (b'{"value":"a","value_base64":"YQ=="}', "both"),
         (b'{"value_base64":"?"}', "not base64"),
         (b'{"value_base64":5}', "not base64"),

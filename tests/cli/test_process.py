@@ -58,7 +58,7 @@ def test_ctrl_c_says_where_to_go_on(cli):
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stdout == b""
-    assert stderr.decode().splitlines() == ["tailrace: Interrupted.", "Go on with: tailrace read orders 5"]
+    assert stderr.decode().splitlines() == ["tailrace: Interrupted.", "Go on with: tailrace read orders 5 -f"]
 
 
 def test_ctrl_c_before_any_record(cli):
@@ -80,13 +80,14 @@ def test_ctrl_c_prints_whole_batches_and_the_position_fits(cli, delay):
     timer = time.monotonic() + delay
     chunks = [first]
     while time.monotonic() < timer:
-        chunks.append(process.stdout.read1(1 << 16))
+        if select.select([process.stdout], [], [], 0.01)[0]:
+            chunks.append(process.stdout.read(1 << 16))
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     printed = [int(line) for line in (b"".join(chunks) + stdout).split()]
     assert process.returncode == 130, stderr
     assert printed == list(range(len(printed)))
-    assert stderr.decode().splitlines()[1] == f"Go on with: tailrace read orders {len(printed)}"
+    assert stderr.decode().splitlines()[1] == f"Go on with: tailrace read orders {len(printed)} -f"
 
 
 def test_ctrl_c_in_an_append_tells_what_is_in(cli):
@@ -101,6 +102,27 @@ def test_ctrl_c_in_an_append_tells_what_is_in(cli):
     assert b"orders[0]@0..1  (2 records)" in stderr
     assert b"line 2" in stderr
     assert count(cli) == 2
+
+
+def test_ctrl_c_in_an_import_tells_how_to_go_on(cli):
+    process = cli.start("import", "-", "--jsonl", "--topic", "orders", stdin=subprocess.PIPE)
+    process.stdin.write(b"1\n2\n3\n")
+    wait_for(lambda: count(cli) == 3)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Go on with: tailrace import - --topic orders --jsonl --from-line 4" in stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_under_stdout_is_told(cli):
+    fill(cli, 10)
+    with open("/dev/full", "wb") as full:
+        process = cli.start("read", "orders", stdout=full)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 7
+    assert b"No space left" in stderr
+    assert b"Traceback" not in stderr
 
 
 def count(cli, topic: str = "orders") -> int:
@@ -119,6 +141,7 @@ def wait_for(condition, seconds: float = 30) -> None:
 
 
 def test_follow_across_processes(cli):
+    cli.ok("append", "other", "a")
     process = cli.start("tail", "orders", "-o", "jsonl")
     try:
         time.sleep(0.5)
@@ -233,6 +256,20 @@ def test_arrow_is_kept_from_a_terminal(cli):
     terminal = Terminal(cli, "read", "orders", "-o", "arrow")
     assert b"not for a terminal" in terminal.finish()
     assert terminal.process.returncode == 2
+
+
+def test_reading_recovers_a_log_after_a_power_cut(cli, monkeypatch):
+    """A process dies with the log open and the machine starts anew: reading needs no other command first."""
+    program = (
+        "import os, sys, tailrace\nlog = tailrace.open(sys.argv[1])\n"
+        "log.topic('orders').extend(['a', 'b'])\nos.kill(os.getpid(), 9)"
+    )
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "before")
+    killed = subprocess.run([sys.executable, "-c", program, str(cli.path)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "after")
+    done = cli.finish("read", "orders")
+    assert (done.returncode, done.stdout) == (0, b"a\nb\n"), done.stderr
 
 
 @pytest.mark.slow

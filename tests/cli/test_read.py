@@ -183,7 +183,7 @@ def test_a_typo_creates_no_topic_and_is_corrected(shop):
         ("--grep", "("),
         ("-F", "%x"),
         ("-F", "\\q"),
-        ("-F", "%v", "-o", "json"),
+        ("-F", "%v", "-o", "csv"),
         ("-p", "a"),
         ("--timeout", "5s"),
         ("soon",),
@@ -194,6 +194,8 @@ def test_a_typo_creates_no_topic_and_is_corrected(shop):
         ("-o", "parquet"),
         ("-o", "arrow", "-k", "k"),
         ("0:1,0:2",),
+        ("5", "-n", "3"),
+        ("--reverse", "-f"),
         ("--nonsense",),
     ],
 )

@@ -15,7 +15,7 @@ from random import Random
 
 from tailrace.disk.store import Store
 from tailrace.errors import OffsetOutOfRangeError, StorageError, TopicNotFoundError
-from tests.sim import FALLIBLE, PASSIVE, Cut, Disk, Fail, Full, Interrupt, Kill, Killed, PowerCut, Process, Scheduler
+from tests.sim import FALLIBLE, PASSIVE, Cut, Disk, Fail, Full, Interrupt, Kill, Killed, Process, Scheduler
 from tests.sim.engine import (
     ORDINARY,
     Step,
@@ -360,7 +360,7 @@ def _append_everywhere(writer: Writer) -> None:
 
 
 def nested(plan: Plan) -> Tally:
-    """Fail, then kill, then cut; two deaths in a row; deaths and cuts in the middle of recovery."""
+    """Fail, then kill, then cut; two deaths in a row; deaths and cuts in the middle of recovery, and failures there."""
     tally = Tally()
     for at, random in each_moment(plan, tally, "fail, kill", FALLIBLE.__contains__):
         machine = Machine(plan)
@@ -413,23 +413,12 @@ def recoveries(tally: Tally, machine: Machine, label: tuple[object, ...], random
         other = disk.crash(choice)
         told: tuple[object, ...] = (*label, choice)
         for _ in range(random.randrange(1, 5)):
-            dies = random.random() < 0.4
-            at = random.randrange(1, 130)
-            fault: Fault = Kill(at, when=random.choice(MOMENTS)) if dies else Cut(at, when=random.choice(MOMENTS))
-            told = (*told, "death" if dies else "cut", at, fault.when)
-            other.plan(fault)
+            kind = random.choice((Kill, Cut, Cut, Fail))
+            fault = kind(random.randrange(1, 130), when="before" if kind is Fail else random.choice(MOMENTS))
+            told = (*told, kind.__name__, fault.at, fault.when)
             fault.at += other.steps
             other.plan(fault)
-
-            def recover(other: Disk = other) -> None:
-                try:
-                    process = Process(other, "recoverer")
-                    read_all(open_store(process))
-                    process.kill()
-                except (Killed, PowerCut):
-                    return
-
-            tally.probe(told, recover)
+            tally.probe(told, lambda: _no(_recover(other)))
             other.plan()
             if other.off or random.random() < 0.5:
                 again = list(other.crash_states(random, 8))
@@ -437,6 +426,15 @@ def recoveries(tally: Tally, machine: Machine, label: tuple[object, ...], random
                 told = (*told, picked)
                 other = other.crash(picked)
         tally.state(told, witness, lambda: check(other, witness, cut=True, deep=True))
+
+
+def _recover(disk: Disk) -> None:
+    process = Process(disk, "recoverer")
+    try:
+        read_all(open_store(process))
+    except (Killed, StorageError):
+        pass
+    process.kill()
 
 
 # Live writers.

@@ -70,7 +70,7 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
         if request.expect_offset is not None:
             _append_one(log.topic(topic), stream, request, written)
         else:
-            _append_all(invocation, log.topic(topic), stream, request, written)
+            _append_all(log.topic(topic), stream, request, written)
     written.print(invocation)
 
 
@@ -127,7 +127,7 @@ def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Writ
     written.add(position.partition, range(position.offset, position.offset + 1))
 
 
-def _append_all(invocation: Invocation, topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
+def _append_all(topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
     line = 0
     try:
         for batch in _batches(stream, request):
@@ -138,9 +138,9 @@ def _append_all(invocation: Invocation, topic: Topic, stream: IO[bytes], request
         raise Interrupted(f"{written.so_far()} The input was read up to line {line}.") from None
     except CommandError:
         raise
-    except Exception:
+    except Exception as error:
         if written.partitions:
-            invocation.note(f"{written.so_far()} The input was appended up to line {line}.")
+            error.add_note(f"{written.so_far()} The input was appended up to line {line}.")
         raise
 
 

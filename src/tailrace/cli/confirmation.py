@@ -11,16 +11,16 @@ from .invocation import Invocation
 
 
 def confirm(invocation: Invocation, deed: str) -> None:
-    """Ask whether to do the deed, which names its count; --yes answers, and without a terminal nothing is done."""
+    """Ask whether to do a deed ("drop 3 records"); --yes answers, and without a terminal nothing is done."""
     if invocation.yes:
         return
     if not sys.stdin.isatty():
         raise CommandError(
             "not-allowed",
-            f"{deed} needs a yes, and there is no terminal to ask.",
+            f"There is no terminal to ask whether to {deed}.",
             "Nothing was changed; add --yes to do it, or --dry-run to see what it would do.",
         )
-    click.echo(f"{deed}? [y/N] ", nl=False, err=True)
+    click.echo(f"{deed[0].upper()}{deed[1:]}? [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("declined", "Nothing was changed.", "Answer y, or add --yes.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -89,11 +90,17 @@ def wrong_arguments() -> Iterator[None]:
 
 def report(error: BaseException, invocation: Invocation, arguments: list[str]) -> int:
     """Tell an error on stderr, in words or as JSON, and give its exit code."""
-    if isinstance(error, BrokenPipeError) and not isinstance(error, TailraceError):
-        # The reader has left, which is no failure; what is still buffered must not be tried again at exit.
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What cannot be written now must not be tried again at exit, which would change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError) and not isinstance(error, TailraceError):
+        # The reader has left, which is no failure.
         return BROKEN_PIPE
     code, message, hint = _describe(error)
+    # A command adds to an error what it had done before, with add_note().
+    hint = " ".join(each for each in (*getattr(error, "__notes__", ()), hint) if each)
     if _wants_json(invocation, arguments):
         import json
 
@@ -128,7 +135,7 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
         return _describe_os_error(error)
     if isinstance(error, ValueError):
         # What the library says of a wrong argument.
-        return "usage", str(error), "Nothing was changed; docs/cli.md has the grammar of every argument."
+        return "usage", str(error), "docs/cli.md has the grammar of every argument."
     return "internal", f"{type(error).__name__}: {error}", "This is a fault of Tailrace; -v shows where it happened."
 
 

@@ -10,8 +10,7 @@ from .arguments import complete_topics
 from .commands import command as make_command
 from .invocation import Invocation
 from .output import printable, write, write_object
-from .read import write_arrow
-from .rendering import make_renderer, record_object
+from .rendering import ArrowRenderer, make_renderer, record_object
 
 
 @make_command("get")
@@ -27,15 +26,17 @@ def command(invocation: Invocation, topic: str, offset: int, partition: int, for
     """
     layout = invocation.format(arrow=True)
     with invocation.open("read") as log:
+        target = log.topic(topic)
+        record = target.get(offset, partition)
         if layout == "arrow":
-            place = {partition: offset}
-            record = log.topic(topic).get(offset, partition)
-            write_arrow(log.topic(topic).read(place, {partition: offset + 1}, partition=partition))
+            arrow = ArrowRenderer(target.read(limit=0))
+            scan = target.read({partition: offset}, {partition: offset + 1}, partition=partition)
+            parts = [arrow.begin(), *map(arrow.render, scan.batches()), arrow.end()]
+            sys.stdout.buffer.write(b"".join(parts))
             return
-        record = log.topic(topic).get(offset, partition)
     if form is not None or layout in ("plain", "csv", "jsonl"):
         renderer = make_renderer(invocation, form)
-        sys.stdout.buffer.write(renderer.begin + renderer.render([record]) + renderer.end)
+        sys.stdout.buffer.write(renderer.begin() + renderer.render([record]) + renderer.end())
     elif layout == "json":
         write_object(invocation, record_object(record))
     else:

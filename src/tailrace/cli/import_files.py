@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from shlex import join
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -62,11 +63,9 @@ def command(invocation: Invocation, /, files: tuple[str, ...], name: str, **opti
                 first_line = options["from_line"] if index == 0 else 1
                 importing.run(topic, file, form, first_line, progress, (sum(sizes[:index]), sum(sizes)))
         except KeyboardInterrupt:
-            progress.clear()
             raise Interrupted(importing.resume(files)) from None
-        except Exception:
-            progress.clear()
-            invocation.note(importing.resume(files))
+        except Exception as error:
+            error.add_note(importing.resume(files))
             raise
         finally:
             progress.clear()
@@ -143,9 +142,10 @@ class Importing:
         """What is in the topic, and how to go on behind it."""
         if not self.file:
             return self.written.so_far()
-        rest = " ".join(files[files.index(self.file) :])
-        command = f"tailrace import {rest} --topic {self.written.topic} --from-line {self.line + 1}"
-        return f"{self.written.so_far()} Go on with: {command}"
+        words = ["tailrace", "import", *files[files.index(self.file) :], "--topic", self.written.topic]
+        words += [f"--{self.options['form']}"] if self.options["form"] else []
+        words += ["--key-field", self.options["key_field"]] if self.options["key_field"] is not None else []
+        return f"{self.written.so_far()} Go on with: {join([*words, '--from-line', str(self.line + 1)])}"
 
 
 def _form(file: str, given: str | None) -> str:

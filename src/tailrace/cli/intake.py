@@ -166,6 +166,8 @@ def record_parser(key: bytes | None, key_field: str | None) -> Parse:
         own_key = _data(fields, "key") if key is None else key
         if key_field is not None:
             own_key = _field_key(_load(value or b""), key_field)
+        if value is None and own_key is None:
+            raise ValueError("a null value is a tombstone, which needs a key")
         return Entry(value, own_key, _headers(fields), _timestamp(fields.get("timestamp")))
 
     return parse

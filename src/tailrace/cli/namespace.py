@@ -51,7 +51,7 @@ def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
         row = _row(log, name)
         if not dry_run:
             content = f"{counted(row['topics'], 'topic')} and {counted(row['records'], 'record')}"
-            confirm(invocation, f"Drop the namespace {printable(name)} with {content} for ever")
+            confirm(invocation, f"drop the namespace {printable(name)} with {content} for ever")
             log.drop_namespace(name)
     write_rows(invocation, _FIELDS, [row])
     invocation.note(f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}.")

@@ -90,6 +90,8 @@ def human_cell(name: str, value: Any) -> str:
         return f"{value:,.1f}"
     if isinstance(value, int) and name not in _NUMBERS:
         return f"{value:,}"
+    if name in ("oldest", "newest"):
+        return f"{str(value)[:19].replace('T', ' ')}Z"
     if isinstance(value, Mapping):
         return " ".join(f"{key}={plain_cell(each)}" for key, each in value.items())
     return printable(str(value))
@@ -108,10 +110,15 @@ def plain_cell(value: Any) -> str:
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """JSON on one line, or indented; on a terminal nothing in it can be a control."""
-    import json
+    return json_encoder(indent)(value)
 
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return text.translate(_JSON_ESCAPES) if sys.stdout.isatty() else text
+
+def json_encoder(indent: int | None = None) -> Callable[[Any], str]:
+    """What to_json() does, made once for many values."""
+    from json import JSONEncoder
+
+    encode = JSONEncoder(ensure_ascii=False, indent=indent).encode
+    return (lambda value: encode(value).translate(_JSON_ESCAPES)) if sys.stdout.isatty() else encode
 
 
 def write(text: str) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -16,7 +17,7 @@ from .failure import CommandError, Interrupted
 from .interrupt import Hold
 from .invocation import Invocation
 from .output import write
-from .rendering import PlainRenderer, Renderer, make_renderer, render_values
+from .rendering import ArrowRenderer, PlainRenderer, Renderer, make_renderer, render_values
 
 if TYPE_CHECKING:
     from tailrace import Record, Scan, Topic
@@ -97,35 +98,15 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
     with invocation.open("read") as log:
         topic = log.topic(name)
         scan = _scan(topic, options, chosen)
-        if arrow and not options["count"]:
-            printed = write_arrow(scan)
-        elif renderer is None:
+        if options["count"]:
             printed = _count(scan, chosen, options["limit"])
             write(f"{printed}\n")
         else:
+            # A follower waits for its topic, whose schema is then read from none of its records.
+            renderer = renderer or ArrowRenderer(topic.read(follow=options["follow"], limit=0))
             printed = _print(topic, scan, renderer, chosen, options)
     if options["fail_empty"] and not printed:
         raise CommandError("nothing-matched", "Nothing matched.", "The topic was read to its end without a match.")
-
-
-def write_arrow(scan: Scan) -> int:
-    """The records as an Arrow IPC stream on stdout."""
-    if sys.stdout.isatty():
-        raise click.UsageError("-o arrow is not for a terminal: send it to a file or a pipe.")
-    try:
-        import pyarrow
-    except ImportError:
-        from tailrace.errors import MissingExtraError
-
-        raise MissingExtraError("-o arrow needs pyarrow, which is not installed.", extra="arrow") from None
-    reader = pyarrow.RecordBatchReader.from_stream(scan)
-    count = 0
-    with pyarrow.ipc.new_stream(sys.stdout.buffer, reader.schema) as stream:
-        for batch in reader:
-            stream.write_batch(batch)
-            sys.stdout.buffer.flush()
-            count += batch.num_rows
-    return count
 
 
 def _filter(options: dict[str, Any]) -> Filter:
@@ -141,6 +122,10 @@ def _filter(options: dict[str, Any]) -> Filter:
 def _scan(topic: Topic, options: dict[str, Any], chosen: Filter) -> Scan:
     if options["timeout"] is not None and not options["follow"]:
         raise click.UsageError("--timeout goes with -f.")
+    if options["last"] is not None and options["start"] != "earliest":
+        raise click.UsageError("Give START or -n, not both.")
+    if options["reverse"] and options["follow"]:
+        raise click.UsageError("--reverse and -f exclude each other: there is no newest record to begin at.")
     return topic.read(
         parse_place(options["start"]),
         None if options["stop"] is None else parse_place(options["stop"]),
@@ -173,7 +158,7 @@ def _print(topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options
     printed = 0
     # Where to go on; None until something was printed, which means from the start.
     positions: dict[tuple[str, int], int] | None = None
-    output.write(renderer.begin)
+    output.write(renderer.begin())
     try:
         for batch in scan.batches(_BATCH_RECORDS_MAX):
             with Hold():
@@ -188,24 +173,26 @@ def _print(topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options
             if limit is not None and printed >= limit:
                 break
     except KeyboardInterrupt:
-        output.write(renderer.end)
+        output.write(renderer.end())
         raise Interrupted(_resume(topic, positions, options)) from None
     except Exception as error:
         if not isinstance(error, BrokenPipeError):
-            output.write(renderer.end)
+            output.write(renderer.end())
         raise
-    output.write(renderer.end)
+    output.write(renderer.end())
     return printed
 
 
 def _resume(topic: Topic, positions: dict[tuple[str, int], int] | None, options: dict[str, Any]) -> str:
     if options["reverse"]:
         return "A reading in reverse does not resume; read again with --stop."
-    if positions is None:
-        return f"Nothing was printed; go on with: tailrace read {topic.name} {options['start']}"
+    rest = f" -p {options['partitions']}" if options["partitions"] else ""
+    rest += " -f" if options["follow"] else ""
+    if not positions:
+        return f"Nothing was printed; go on with: tailrace read {quote(topic.name)} {options['start']}{rest}"
     offsets = {partition: offset for (_, partition), offset in sorted(positions.items())}
     if list(offsets) == [0] and topic.partitions == 1:
         place = str(offsets[0])
     else:
         place = ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())
-    return f"Go on with: tailrace read {topic.name} {place}"
+    return f"Go on with: tailrace read {quote(topic.name)} {place}{rest}"

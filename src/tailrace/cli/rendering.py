@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from .invocation import Invocation
-from .output import clip, csv_text, printable, terminal_columns, to_json
+from .output import clip, csv_text, json_encoder, printable, terminal_columns, to_json
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from tailrace import Record
+    from tailrace import Batch, Record, Scan
 
 CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "key_base64", "value_base64")
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -24,18 +24,23 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 class Renderer:
     """What is printed before, for each batch, and after all records."""
 
-    begin = b""
-    end = b""
+    def begin(self) -> bytes:
+        """What stands before the first record."""
+        return b""
 
-    def render(self, records: Iterable[Record]) -> bytes:
+    def render(self, records: Sequence[Record]) -> bytes:
         """The bytes that stand for some records."""
         raise NotImplementedError
+
+    def end(self) -> bytes:
+        """What stands after the last record."""
+        return b""
 
 
 class PlainRenderer(Renderer):
     """The value and a line feed, byte for byte."""
 
-    def render(self, records: Iterable[Record]) -> bytes:
+    def render(self, records: Sequence[Record]) -> bytes:
         return render_values([record.value for record in records])
 
 
@@ -49,7 +54,7 @@ class LineRenderer(Renderer):
         self._color = invocation.color
         self._today = datetime.now().astimezone().date()
 
-    def render(self, records: Iterable[Record]) -> bytes:
+    def render(self, records: Sequence[Record]) -> bytes:
         return "".join(map(self._line, records)).encode()
 
     def _line(self, record: Record) -> str:
@@ -68,23 +73,31 @@ class LineRenderer(Renderer):
 class JsonLinesRenderer(Renderer):
     """A JSON object a line."""
 
-    def render(self, records: Iterable[Record]) -> bytes:
-        return "".join([to_json(record_object(record)) + "\n" for record in records]).encode()
+    def __init__(self) -> None:
+        self._encode = json_encoder()
+
+    def render(self, records: Sequence[Record]) -> bytes:
+        encode = self._encode
+        return "".join([encode(record_object(record)) + "\n" for record in records]).encode()
 
 
 class JsonRenderer(Renderer):
     """One JSON array, written as it grows."""
 
-    begin = b"["
-    end = b"\n]\n"
-
     def __init__(self) -> None:
         self._separator = "\n  "
+        self._encode = json_encoder()
 
-    def render(self, records: Iterable[Record]) -> bytes:
+    def begin(self) -> bytes:
+        return b"["
+
+    def end(self) -> bytes:
+        return b"\n]\n"
+
+    def render(self, records: Sequence[Record]) -> bytes:
         parts: list[str] = []
         for record in records:
-            parts += (self._separator, to_json(record_object(record)))
+            parts += (self._separator, self._encode(record_object(record)))
             self._separator = ",\n  "
         return "".join(parts).encode()
 
@@ -92,9 +105,10 @@ class JsonRenderer(Renderer):
 class CsvRenderer(Renderer):
     """A row a record under a line of names."""
 
-    begin = csv_text([CSV_COLUMNS]).encode()
+    def begin(self) -> bytes:
+        return csv_text([CSV_COLUMNS]).encode()
 
-    def render(self, records: Iterable[Record]) -> bytes:
+    def render(self, records: Sequence[Record]) -> bytes:
         rows = []
         for record in records:
             fields = record_object(record)
@@ -111,9 +125,40 @@ class FormatRenderer(Renderer):
         data = _terminal_data if sys.stdout.isatty() else _exact_data
         self._parts = _compile(format, data)
 
-    def render(self, records: Iterable[Record]) -> bytes:
+    def render(self, records: Sequence[Record]) -> bytes:
         parts = self._parts
         return b"".join([part if isinstance(part, bytes) else part(record) for record in records for part in parts])
+
+
+class ArrowRenderer(Renderer):
+    """An Arrow IPC stream; it takes whole batches only, and its schema is that of an empty scan."""
+
+    def __init__(self, empty: Scan) -> None:
+        if sys.stdout.isatty():
+            raise click.UsageError("-o arrow is not for a terminal: send it to a file or a pipe.")
+        # Raises the library's error, with what to install, where Arrow is missing.
+        self._schema = empty.to_arrow().schema
+        self._sink = BytesIO()
+
+    def begin(self) -> bytes:
+        from pyarrow import ipc
+
+        self._writer = ipc.new_stream(self._sink, self._schema)
+        return self._taken()
+
+    def render(self, records: Sequence[Record]) -> bytes:
+        self._writer.write_batch(cast("Batch", records).to_arrow())
+        return self._taken()
+
+    def end(self) -> bytes:
+        self._writer.close()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        taken = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return taken
 
 
 def render_values(values: list[bytes | None]) -> bytes:
@@ -145,7 +190,7 @@ def record_object(record: Record) -> dict[str, Any]:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": iso_time(record.timestamp),
+        "timestamp": iso_time(record.timestamp_us),
     }
     _put(fields, "key", record.key)
     _put(fields, "value", record.value)
@@ -155,9 +200,18 @@ def record_object(record: Record) -> dict[str, Any]:
     return fields
 
 
-def iso_time(moment: datetime) -> str:
+def iso_time(time_us: int) -> str:
     """A time in UTC, to the microsecond."""
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    seconds, microseconds = divmod(time_us, 1_000_000)
+    return f"{_iso_second(seconds)}.{microseconds:06d}Z"
+
+
+@lru_cache(1_024)
+def _iso_second(seconds: int) -> str:
+    # Records that stand together share their second, and formatting it costs most of a line.
+    from datetime import UTC, datetime, timedelta
+
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
@@ -197,7 +251,7 @@ def _compile(format: str, data: Callable[[bytes | None], bytes]) -> list[bytes |
         "t": lambda record: data(record.topic.encode()),
         "p": lambda record: b"%d" % record.partition,
         "o": lambda record: b"%d" % record.offset,
-        "d": lambda record: iso_time(record.timestamp).encode(),
+        "d": lambda record: iso_time(record.timestamp_us).encode(),
         "k": lambda record: data(record.key),
         "v": lambda record: data(record.value),
         "h": lambda record: _headers_json(record_object(record)).encode(),

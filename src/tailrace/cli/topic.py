@@ -106,7 +106,7 @@ def trim(invocation: Invocation, name: str, before: str, partition: int | None, 
         plan = _trim_plan(topic, parse_place(before), partition)
         count = sum(row["records"] for row in plan)
         if not dry_run and count:
-            confirm(invocation, f"Trim {counted(count, 'record')} of {printable(name)} for ever")
+            confirm(invocation, f"trim {counted(count, 'record')} of {printable(name)} for ever")
             # The offsets that were shown, so that exactly what was agreed to goes.
             topic.trim({row["partition"]: row["before"] for row in plan if row["records"]})
     write_rows(invocation, _TRIM_FIELDS, plan)
@@ -122,7 +122,7 @@ def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
     with invocation.open("read" if dry_run else "change") as log:
         info = _info(log, name)
         if not dry_run:
-            confirm(invocation, f"Drop the topic {printable(name)} with {counted(info.records, 'record')} for ever")
+            confirm(invocation, f"drop the topic {printable(name)} with {counted(info.records, 'record')} for ever")
             log.topic(name).drop()
     write_rows(invocation, ("name", "partitions", "records", "bytes"), [_count_fields(info)])
     invocation.note(f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}.")

@@ -24,6 +24,9 @@ def command(invocation: Invocation, match: str) -> None:
     layout = invocation.format()
     progress = Progress(invocation, "verifying")
     with invocation.open("read") as log:
+        if "*" not in match and not match.endswith("..."):
+            # A name that no topic has would otherwise pass for sound.
+            log.topic(match).offsets()
         try:
             report = log.verify(match, progress=progress.callback)
         finally:

@@ -1,0 +1,1 @@
+"""A tea shop's day on Tailrace: what ./demo shows."""

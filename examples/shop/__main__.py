@@ -1,0 +1,205 @@
+"""The demo: write, kill, ask, prove, and a page with pictures at the end."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+
+from examples.shop import audit as audits
+from examples.shop import damage, questions
+from examples.shop.crew import ROOT, VICTIMS, WRITERS, Crew
+from examples.shop.day import TOPICS
+from examples.shop.follower import followed
+from examples.shop.meter import Meter
+from examples.shop.outcome import Outcome
+from examples.shop.report import page
+from examples.shop.screen import Screen
+from examples.shop.spread import spread
+
+import tailrace
+
+ROUNDS = 5
+TICK_SECONDS = 0.2
+# The part of the time in which nobody is killed yet.
+CALM = 0.35
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, directory: Path, seconds: float) -> None:
+        self.log_path = directory / "shop"
+        self.notebooks = directory / "acknowledged"
+        self.copy = directory / "damaged-copy"
+        self.seconds = seconds
+        self.screen = Screen()
+
+    def run(self) -> Outcome:
+        self.notebooks.mkdir(parents=True)
+        with tailrace.open(self.log_path) as log:
+            for name, partitions in TOPICS.items():
+                log.topic(name, partitions=partitions)
+            crew = Crew(self.log_path, self.notebooks)
+            try:
+                meter, kill_seconds = self.write_and_kill(log, crew)
+            finally:
+                crew.abandon()
+        with tailrace.open(self.log_path, "r") as log:
+            contents = self.count(log)
+            audit = audits.audit(contents, self.notebooks, crew.kills)
+            read = followed(self.notebooks)
+            self.tell_counts(audit, sum(read.counts.values()))
+            self.screen.heading("3. Ask: revenue by product, three times")
+            answers = questions.ask(log)
+            self.tell_answers(answers)
+            report, proof = self.prove(log)
+            sales = questions.sales_by_hour(log)
+        return Outcome(
+            meter.throughput(), kill_seconds, len(crew.kills), audit, read, answers, sales, report, proof
+        )  # fmt: skip
+
+    def write_and_kill(self, log: tailrace.Log, crew: Crew) -> tuple[Meter, list[float]]:
+        screen = self.screen
+        screen.heading(f"1. Write: {len(WRITERS)} processes append, and what is acknowledged is on disk")
+        meter = Meter(log)
+        crew.start()
+        calm = self.seconds * CALM
+        self.watch(meter, calm)
+        victims = " and ".join(map(str, VICTIMS))
+        screen.heading(f"2. Kill: writers {victims} get kill -9, {ROUNDS} times, while a follower reads along")
+        stretch = (self.seconds - calm) / ROUNDS
+        kill_seconds = []
+        for number in range(ROUNDS):
+            # Anywhere in the middle of its stretch, so that each kill meets the writers at something else.
+            self.watch(meter, calm + stretch * (number + random.uniform(0.2, 0.7)))
+            kill_seconds.append(monotonic() - meter.began)
+            crew.kill()
+            screen.say(f"  {kill_seconds[-1]:5.1f} s   kill {number + 1}: writers {victims} killed and started again")
+        self.watch(meter, self.seconds)
+        screen.settle()
+        crew.end()
+        return meter, kill_seconds
+
+    def watch(self, meter: Meter, until: float) -> None:
+        """Show how it goes until so many seconds after the start."""
+        while (left := meter.began + until - monotonic()) > 0:
+            sleep(min(TICK_SECONDS, left))
+            self.screen.progress(meter.tick())
+
+    def count(self, log: tailrace.Log) -> audits.Contents:
+        self.screen.say("  reading the whole log and comparing it with what was acknowledged ...")
+        began = perf_counter()
+        contents = audits.read_everything(log)
+        self.screen.say(f"  read {contents.total:,} records in {perf_counter() - began:.1f} s")
+        return contents
+
+    def tell_counts(self, audit: audits.Audit, read: int) -> None:
+        say = self.screen.say
+        say(
+            f"  acknowledged {audit.acknowledged:,}   found {audit.found:,}   lost {audit.lost:,}   "
+            f"doubled {audit.doubled:,}"
+        )
+        say(
+            f"  {audit.transactions:,} transactions, {audit.transactions_torn:,} torn   "
+            f"the follower saw {read:,} of {audit.records:,} records"
+        )
+        say(f"  {audit.unnoted:,} more were kept whose writer died before it could note the acknowledgement")
+        back = spread(audit.takeovers_us)
+        say(
+            f"  a killed writer was back at work after {back.p50:,.0f} ms (slowest {back.max:,.0f} ms); "
+            f"the others waited {audit.bystander_us_max / 1_000:,.0f} ms at most"
+        )
+
+    def tell_answers(self, answers: Sequence[questions.Answer]) -> None:
+        for answer in answers:
+            best, cents = max(answer.cents.items(), key=lambda item: item[1])
+            self.screen.say(
+                f"  {answer.tool:<13} {sum(answer.cents.values()) / 100:14,.2f} euros, most of it {best} "
+                f"({cents / 100:,.2f}), in {answer.seconds * 1_000:,.0f} ms"
+            )
+        equal = all(answer.cents == answers[0].cents for answer in answers)
+        self.screen.say("  the same answer, to the cent" if equal else "  THE ANSWERS DIFFER")
+
+    def prove(self, log: tailrace.Log) -> tuple[tailrace.types.VerifyReport, damage.Proof]:
+        screen = self.screen
+        screen.heading("4. Prove: verify the log, then flip one byte in a copy")
+        report = log.verify(progress=lambda done, total: screen.progress(f"  {done:,} of {total:,} bytes"))
+        screen.say(
+            f"  verify: {report.checked_records:,} records and {report.checked_bytes:,} bytes "
+            f"in {report.seconds:.2f} s, {len(report.damage)} damaged ranges"
+        )
+        proof = damage.prove(log, self.copy)
+        screen.say(f"  flipped one bit of byte {proof.position:,} of {proof.file} in the copy")
+        for found in proof.report.damage:
+            screen.say(f"  verify: {damage.where(found)} is damaged: {found.reason}")
+        screen.say(f"  a reader is told: {proof.told or 'NOTHING'}")
+        same = "each as in the log" if proof.rest_equal else "NOT AS IN THE LOG"
+        screen.say(f"  the rest is read: {proof.rest_records:,} records, {same}")
+        return report, proof
+
+
+def main() -> int:
+    options = parse_arguments()
+    prepare(options.directory)
+    began = monotonic()
+    demo = Demo((options.directory or ROOT / "demo-data").resolve(), options.seconds)
+    try:
+        outcome = demo.run()
+    except KeyboardInterrupt:
+        demo.screen.say("interrupted; every process of the demo has ended")
+        return 130
+    options.page.write_text(page(outcome, demo.log_path, demo.copy), encoding="utf-8")
+    close(demo.screen, outcome, options.page, monotonic() - began)
+    return 1 if outcome.faults() else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    told = "A tea shop's day on Tailrace: write, kill, ask, prove. It ends by itself, with a page of pictures."
+    parser = argparse.ArgumentParser(prog="./demo", description=told)
+    parser.add_argument("--seconds", type=float, default=35.0, help="how long to write, 3 to 3600; default: 35")
+    parser.add_argument("--directory", type=Path, help="an empty directory for the log (default: demo-data, made anew)")
+    parser.add_argument("--page", type=Path, default=ROOT / "demo-report.html", help="default: demo-report.html")
+    options = parser.parse_args()
+    if not 3 <= options.seconds <= 3_600:
+        parser.error("--seconds must be from 3 to 3600")
+    if options.directory is not None and options.directory.exists() and any(options.directory.iterdir()):
+        parser.error(f"{options.directory} is not empty, and the demo removes nothing but its own demo-data")
+    return options
+
+
+def prepare(directory: Path | None) -> None:
+    """Remove what an earlier demo left, in the demo's own place only."""
+    if directory is None:
+        shutil.rmtree(ROOT / "demo-data", ignore_errors=True)
+
+
+def close(screen: Screen, outcome: Outcome, path: Path, seconds: float) -> None:
+    """The numbers once more, in five lines."""
+    audit = outcome.audit
+    append, read = spread(audit.latencies_us.get("append", [])), spread(outcome.followed.latencies_us)
+    screen.heading(f"A tea shop's day in {seconds:.0f} s")
+    screen.say(
+        f"  acknowledged {audit.acknowledged:,}   found {audit.found:,}   lost {audit.lost:,}   "
+        f"doubled {audit.doubled:,}   torn {audit.transactions_torn:,}   after {outcome.kills} kills"
+    )
+    screen.say(
+        f"  {audit.records / outcome.seconds:,.0f} records/s over {outcome.seconds:.0f} s; one append on disk after "
+        f"{append.p50:.2f} ms (p50), {append.p99:.2f} ms (p99)"
+    )
+    screen.say(f"  in another process {read.p50:.2f} ms after the append began (p50), {read.p99:.2f} ms (p99)")
+    tools = ", ".join(answer.tool for answer in outcome.answers)
+    damaged = outcome.proof.damage
+    named = "not named" if damaged is None else f"named: {damage.where(damaged)}"
+    screen.say(f"  asked in {tools}; {outcome.report.checked_bytes:,} bytes verified; flipped byte {named}")
+    screen.say(f"  pictures: {path.resolve()}")
+    for fault in outcome.faults():
+        screen.say(f"FAILED: {fault}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

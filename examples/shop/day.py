@@ -1,0 +1,71 @@
+"""The day of a tea shop: what customers look at and order, drawn at random and skewed as real days are."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+from typing import Any
+
+TOPICS = {"clicks": 4, "orders": 4, "payments": 2}
+
+# Cents, and how often each is wanted compared with the others.
+PRICES = {
+    "sencha": 890,
+    "earl grey": 650,
+    "darjeeling": 1_240,
+    "rooibos": 540,
+    "matcha": 2_490,
+    "jasmine": 780,
+    "pu-erh": 1_860,
+    "teapot": 4_900,
+}
+LIKING = (34, 22, 14, 10, 8, 6, 4, 2)
+# By hour: nobody at night, a rise before noon, the most after work.
+VISITORS = (1, 1, 1, 1, 1, 2, 5, 12, 20, 28, 34, 38, 42, 36, 30, 30, 34, 44, 58, 66, 54, 32, 14, 5)
+CUSTOMERS = 5_000
+
+PRODUCTS = tuple(PRICES)
+_HOURS = range(len(VISITORS))
+_VISITORS = tuple(accumulate(VISITORS))
+_LIKING = tuple(accumulate(LIKING))
+
+
+class Day:
+    """An endless source of events for one writer; no two events of a demo have the same number."""
+
+    def __init__(self, writer: int, life: int) -> None:
+        self._random = random.Random(f"{writer}:{life}")
+        # Readable in the log: 3 02 0000017 is the event 17 of the second life of writer 3.
+        self._number = (writer * 100 + life) * 10_000_000
+
+    def clicks(self, count: int) -> tuple[list[str], list[dict[str, Any]]]:
+        """So many keys and so many clicks."""
+        hours = self._random.choices(_HOURS, cum_weights=_VISITORS, k=count)
+        products = self._random.choices(PRODUCTS, cum_weights=_LIKING, k=count)
+        keys = [self._customer() for _ in range(count)]
+        clicks = [
+            {"id": self._next(), "hour": hour, "product": product, "page": "product"}
+            for hour, product in zip(hours, products, strict=True)
+        ]
+        return keys, clicks
+
+    def order(self, pay: str) -> tuple[str, dict[str, Any]]:
+        """A key and an order that is paid by card at once, or by invoice some day."""
+        (hour,) = self._random.choices(_HOURS, cum_weights=_VISITORS)
+        (product,) = self._random.choices(PRODUCTS, cum_weights=_LIKING)
+        count = self._random.choice((1, 1, 1, 2, 2, 3))
+        cents = PRICES[product] * count
+        order = {"id": self._next(), "hour": hour, "product": product, "count": count, "cents": cents, "pay": pay}
+        return self._customer(), order
+
+    def payment(self, order: dict[str, Any]) -> dict[str, Any]:
+        """The payment of an order."""
+        return {"id": self._next(), "order": order["id"], "cents": order["cents"]}
+
+    def _customer(self) -> str:
+        # Squared, so that some customers come often.
+        return f"customer-{int(self._random.random() ** 2 * CUSTOMERS):04}"
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number

@@ -1,0 +1,53 @@
+"""The outcome: everything that a run of the demo measured, and whether it is what was promised."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from examples.shop.audit import Audit
+from examples.shop.damage import Proof
+from examples.shop.follower import Followed
+from examples.shop.questions import Answer
+
+from tailrace.types import VerifyReport
+
+
+class Outcome(NamedTuple):
+    """One run of the demo."""
+
+    throughput: list[tuple[float, float]]
+    kill_seconds: list[float]
+    kills: int
+    audit: Audit
+    followed: Followed
+    answers: list[Answer]
+    sales: dict[str, float]
+    report: VerifyReport
+    proof: Proof
+
+    @property
+    def seconds(self) -> float:
+        """How long was written."""
+        return self.throughput[-1][0]
+
+    def faults(self) -> list[str]:
+        """Every promise that was not kept; empty when all were."""
+        audit, proof = self.audit, self.proof
+        followed = sum(self.followed.counts.values())
+        first = self.answers[0].cents
+        checks = {
+            "nothing was acknowledged": not audit.acknowledged,
+            f"{audit.lost:,} acknowledged records are lost": audit.lost,
+            f"{audit.doubled:,} records are doubled": audit.doubled,
+            f"{audit.transactions_torn:,} transactions are torn": audit.transactions_torn,
+            f"{audit.jumps:,} offsets jump": audit.jumps,
+            f"the follower saw {followed:,} records of {audit.records:,}": followed != audit.records,
+            f"the follower saw {self.followed.jumps:,} jumps": self.followed.jumps,
+            "the answers differ": any(answer.cents != first for answer in self.answers),
+            "there was nothing to ask about": not first,
+            "verify found damage in the log": not self.report.ok,
+            "verify did not name the flipped byte": proof.damage is None,
+            "a reader went over the flipped byte in silence": not proof.told,
+            "not every other record of the damaged copy could be read": not proof.rest_equal,
+        }
+        return [fault for fault, found in checks.items() if found]

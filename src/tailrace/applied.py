@@ -1,0 +1,104 @@
+"""Applied markers: which batch of each application was committed last, kept in an internal topic."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from tailrace.disk.frame import Prepared, prepare
+from tailrace.engine import name_damage
+from tailrace.errors import CorruptionError, TopicExistsError
+
+if TYPE_CHECKING:
+    from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk.partition import Partition
+    from tailrace.disk.store import Store
+    from tailrace.engine import Engine
+
+TOPIC = "__applied"
+SEGMENT_BYTES = 1 << 20
+# When the topic holds more records than this, and than this for each application, they are written anew and trimmed.
+RECORDS_MAX = 4_096
+RECORDS_PER_APPLICATION_MAX = 8
+
+
+class Markers:
+    """The last batch of each application, as far as the topic was read."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.incarnation = 0
+        self.offset = 0
+        self.batches: dict[str, int] = {}
+
+    def last(self, engine: Engine, application: str) -> int | None:
+        """The last batch of an application; None when there was none."""
+        entry = engine.find(TOPIC)
+        if entry is None:
+            return None
+        with self.mutex:
+            self._follow(engine, entry)
+            return self.batches.get(application)
+
+    def next_write(self, engine: Engine, application: str, batch: int) -> tuple[Partition, list[Prepared], int] | None:
+        """The partition, the frames and the expected offset of a new marker; None when the batch was applied before."""
+        entry = engine.find(TOPIC) or self._create(engine)
+        with self.mutex:
+            partition = self._follow(engine, entry)
+            if self.batches.get(application, -1) >= batch:
+                return None
+            marks = {application: batch}
+            if self._is_long(partition):
+                marks = {**self.batches, application: batch}
+            values = [str(number).encode() for number in marks.values()]
+            frames = prepare(values, [name.encode() for name in marks], None, engine.files.now_us())
+            return partition, frames, self.offset
+
+    def shorten(self, engine: Engine, offset: int, records: int) -> None:
+        """Forget what a marker that repeats every other one made needless."""
+        entry = engine.find(TOPIC)
+        if entry is not None and records > 1:
+            engine.change(lambda admin: admin.trim(entry.id, 0, offset))
+
+    def _is_long(self, partition: Partition) -> bool:
+        held = self.offset - partition.start
+        return held > max(RECORDS_MAX, RECORDS_PER_APPLICATION_MAX * len(self.batches))
+
+    def _follow(self, engine: Engine, entry: TopicEntry) -> Partition:
+        partition = engine.partition(entry, 0)
+        if entry.id != self.incarnation:
+            self.incarnation, self.offset, self.batches = entry.id, 0, {}
+        end = partition.end
+        if self.offset < end:
+            reader = engine.store.reader(partition)
+            try:
+                # What was trimmed stands again behind the trim.
+                start = max(self.offset, partition.start)
+                for frame in reader.frames(start, end):
+                    column = reader.columns(frame)
+                    first, stop = column.index_at(start), column.index_at(end)
+                    keys = column.keys(first, stop) or []
+                    for key, value in zip(keys, column.values(first, stop), strict=True):
+                        name = (key or b"").decode()
+                        self.batches[name] = max(self.batches.get(name, -1), int(value or b"-1"))
+            except CorruptionError as error:
+                raise name_damage(error, TOPIC) from error.__cause__
+            finally:
+                reader.close()
+            self.offset = end
+        return partition
+
+    def _create(self, engine: Engine) -> TopicEntry:
+        try:
+            return engine.change(lambda admin: admin.create(TOPIC, {"segment_bytes": SEGMENT_BYTES}, 1))
+        except TopicExistsError:
+            return engine.entry(TOPIC)
+
+
+_markers: WeakKeyDictionary[Store, Markers] = WeakKeyDictionary()
+
+
+def markers_of(engine: Engine) -> Markers:
+    """What this process knows of the markers of a store."""
+    return _markers.setdefault(engine.store, Markers())

@@ -1,0 +1,50 @@
+"""Routes: where the records of a topic go, and what they must be like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.codec import codec_of, compress
+from tailrace.engine import topic_settings
+from tailrace.partitioner import HASHES
+
+if TYPE_CHECKING:
+    from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk.store import Store
+    from tailrace.intake import Hash
+    from tailrace.options import TopicSettings
+
+
+class Shape(NamedTuple):
+    """What must be known of a topic in order to build what is written to it."""
+
+    count: int  # type: ignore[assignment]  # A shape is never searched as a tuple.
+    hash: Hash
+    codec: int
+    maximum: int
+
+
+class Route:
+    """Where the records of a topic go: worked out once for each change of the catalog."""
+
+    __slots__ = ("codec", "count", "durable", "entry", "hash", "maximum", "offset", "partitions", "store", "words")
+
+    def __init__(self, store: Store, offset: int, entry: TopicEntry, default: float | None) -> None:
+        settings = topic_settings(entry)
+        self.store = store
+        # The end of the catalog from which this was worked out: a later record may say something else.
+        self.offset = offset
+        self.words = store.tails.words
+        self.entry = entry
+        self.partitions = [store.partition(slot) for slot in entry.slots]
+        self.count = len(self.partitions)
+        self.durable = settings.durability(default)
+        self.codec = codec_of(settings.compress)
+        self.maximum = settings.max_record_bytes
+        self.hash = HASHES[settings.partitioner]
+
+
+def check_codec(settings: TopicSettings) -> None:
+    """Say that a package is missing before a topic depends on it."""
+    if settings.compress != "none":
+        compress(codec_of(settings.compress), b"")

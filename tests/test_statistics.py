@@ -1,0 +1,192 @@
+"""Statistics: the numbers are those of the log, in every process, and cheap to ask for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace.bulk import InlinePart, build, commit
+from tailrace.statistics import Survey
+
+TIME = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "log", durable=False) as opened:
+        yield opened
+
+
+def stored_bytes(log, pattern="topics/*/*/*.seg"):
+    return sum(file.stat().st_size for file in Path(log.location).glob(pattern))
+
+
+class TestTopics:
+    def test_a_topic_in_numbers(self, log):
+        topic = log.topic("orders", partitions=2, segment_bytes=4096, compress="zstd")
+        log.topic("a.empty", partitions=3)
+        for number in range(300):
+            topic.append(bytes([number % 256]) * 50, partition=number % 2, timestamp=TIME + number)
+        log.sync()
+        empty, orders = log.topics()
+        assert (empty.name, empty.partitions, empty.records, empty.bytes) == ("a.empty", 3, 0, 0)
+        assert (empty.oldest, empty.newest) == (None, None)
+        assert (orders.name, orders.partitions, orders.records) == ("orders", 2, 300)
+        moment = datetime.fromtimestamp(TIME // 1_000_000, UTC)
+        assert orders.oldest == moment
+        assert orders.newest == moment + timedelta(microseconds=299)
+        assert orders.settings["compress"] == "zstd"
+        # Zeros written ahead are no records.
+        assert 300 * 80 < orders.bytes <= stored_bytes(log)
+        assert orders.to_json()["oldest"] == "2023-11-14T22:13:20.000000Z"
+
+    def test_a_trim_and_more_records_are_seen(self, log):
+        topic = log.topic("orders", segment_bytes=4096)
+        for number in range(400):
+            topic.append(bytes(50), timestamp=TIME + number)
+        (before,) = log.topics()
+        topic.trim(200)
+        (after,) = log.topics()
+        assert after.records == 200
+        assert after.bytes < before.bytes
+        assert after.oldest > before.oldest
+        topic.append(bytes(50), timestamp=TIME + 10_000)
+        (more,) = log.topics()
+        assert more.records == 201
+        assert after.bytes < more.bytes < after.bytes + 1_000
+        assert more.newest > after.newest
+        topic.drop()
+        assert log.topics() == []
+
+    def test_patterns_and_internal_topics(self, log):
+        for name in ("a.b", "a.c", "d"):
+            log.topic(name).append("x")
+        commit(log, [InlinePart("d", 0, build([b"y"]))], ("app", 1))
+        assert [info.name for info in log.topics("a.*")] == ["a.b", "a.c"]
+        assert [info.name for info in log.topics()] == ["a.b", "a.c", "d"]
+        assert log.stats().topics == 3
+
+    def test_the_rate_is_that_of_the_time_between_two_calls(self, log):
+        topic = log.topic("orders")
+        topic.append("x")
+        assert log.topics()[0].rate == 0.0
+        time.sleep(0.2)
+        topic.extend([b"x"] * 1_000)
+        (info,) = log.topics()
+        assert 0 < info.rate <= 1_000 / 0.2
+
+
+class TestLog:
+    def test_a_log_in_numbers(self, log):
+        topic = log.topic("orders", partitions=2)
+        for number in range(100):
+            topic.append(bytes(100), durable=number < 10, timestamp=TIME + number)
+        with log.transaction() as tx:
+            tx.append("orders", b"1")
+            tx.append("other", b"2")
+        stats = log.stats()
+        assert stats.path == log.location
+        assert (stats.topics, stats.partitions, stats.records) == (2, 3, 102)
+        assert stats.bytes == sum(info.bytes for info in log.topics())
+        assert stats.oldest == datetime.fromtimestamp(TIME // 1_000_000, UTC)
+        assert stats.journal.files == 1
+        assert stats.journal.bytes > stats.journal.used_bytes > 0
+        assert stats.free_bytes > 0
+        assert stats.processes == 1
+        assert stats.to_json()["records"] == 102
+
+    def test_what_every_process_wrote_is_counted(self, log):
+        log.topic("orders").extend([b"x"] * 100)
+        script = (
+            "import sys, tailrace\n"
+            "with tailrace.open(sys.argv[1]) as log:\n"
+            "    for _ in range(50): log.topic('orders').append(b'y')\n"
+        )
+        subprocess.run([sys.executable, "-c", script, log.location], check=True)
+        location = log.location
+        log.close()
+        with tailrace.open(location, "r") as reading:
+            stats = reading.stats()
+        assert stats.appended_records == 150
+        assert stats.append_latency.samples >= 51
+        assert stats.fsyncs >= 50
+        assert 0 < stats.fsync_latency.p50 <= stats.fsync_latency.p99 <= stats.fsync_latency.max
+
+    def test_an_empty_log(self, log):
+        stats = log.stats()
+        assert (stats.topics, stats.records, stats.bytes, stats.oldest) == (0, 0, 0, None)
+
+    def test_after_a_recovery(self, log, monkeypatch):
+        topic = log.topic("orders", segment_bytes=4096)
+        for number in range(100):
+            topic.append(bytes(50), timestamp=TIME + number)
+        (before,) = log.topics()
+        location = log.location
+        log.close()
+        monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+        with tailrace.open(location) as again:
+            (after,) = again.topics()
+            assert (after.records, after.bytes, after.oldest, after.newest) == (
+                before.records, before.bytes, before.oldest, before.newest,
+            )  # fmt: skip
+
+
+def test_asking_again_touches_no_file_of_an_idle_topic(log):
+    """The second answer about hundreds of topics comes from memory: no partition is listed or opened again."""
+    for number in range(200):
+        log.topic(f"t{number:03d}").append(bytes(100))
+    touched = []
+    files = log.engine.files
+
+    class Counting(type(files)):
+        __slots__ = ()
+
+        def open(self, path, **options):
+            touched.append(path)
+            return super().open(path, **options)
+
+        def list_directory(self, path):
+            touched.append(path)
+            return super().list_directory(path)
+
+    from tailrace import statistics
+
+    survey = statistics._surveys.setdefault(log.engine.store, Survey(log.engine.store))
+    survey.files = Counting()
+    first = log.topics()
+    assert len({path for path in touched if "/topics/" in path}) >= 200
+    touched.clear()
+    assert log.topics() == [info._replace(rate=again.rate) for info, again in zip(first, log.topics(), strict=True)]
+    assert touched == []
+    log.topic("t007").append("x")
+    log.topics()
+    assert {path.split("/topics/")[1].split("/")[0][-4:] for path in touched} == {"t007"}
+
+
+@pytest.mark.slow
+def test_many_topics_can_be_polled(log, capsys):
+    """A thousand topics, half of them written to; ten thousand take ten times as long."""
+    for number in range(1_000):
+        log.topic(f"t{number}", partitions=1)
+        if number % 2:
+            log.topic(f"t{number}").append("x")
+    began = time.perf_counter()
+    log.topics()
+    first = time.perf_counter() - began
+    began = time.perf_counter()
+    log.stats()
+    stats = time.perf_counter() - began
+    began = time.perf_counter()
+    infos = log.topics()
+    listing = time.perf_counter() - began
+    assert len(infos) == 1_000
+    with capsys.disabled():
+        print(f"\n1,000 topics: first {first * 1e3:.0f} ms, topics {listing * 1e3:.1f} ms, stats {stats * 1e3:.1f} ms")
+    assert stats < 0.2
+    assert listing < 0.4

@@ -1,0 +1,652 @@
+"""Appending to topics, finding records again, and changing topics under writers and readers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from zlib import crc32
+
+import pytest
+
+import tailrace
+from tailrace import errors
+from tailrace.limits import HEADERS_BYTES_MAX, KEY_BYTES_MAX
+from tailrace.partitioner import murmur2
+from tests.processes import run, start
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "shop", durable=False) as log:
+        yield log
+
+
+def values(topic, **arguments):
+    return [record.value for record in topic.read(**arguments)]
+
+
+# One record.
+
+
+def test_append_takes_bytes_text_and_json(log):
+    topic = log.topic("orders")
+    assert topic.append(b"bytes") == (0, 0)
+    assert topic.append("täxt").offset == 1
+    assert topic.append(bytearray(b"array")).offset == 2
+    assert topic.append(memoryview(b"view")).offset == 3
+    assert topic.append(json={"a": [1, None], "ü": "ß"}).offset == 4
+    assert topic.append(json=None).offset == 5
+    assert topic.append("").offset == 6
+    assert values(topic) == [
+        b"bytes",
+        "täxt".encode(),
+        b"array",
+        b"view",
+        '{"a":[1,null],"ü":"ß"}'.encode(),
+        b"null",
+        b"",
+    ]
+    assert topic.get(4).json() == {"a": [1, None], "ü": "ß"}
+
+
+def test_append_keeps_key_headers_and_time(log):
+    topic = log.topic("orders")
+    moment = datetime(2026, 11, 15, 20, 0, 0, 123456, tzinfo=UTC)
+    topic.append("x", key="käy", headers={"a": "1", "b": b"2"}, timestamp=moment)
+    topic.append(None, key=b"gone", timestamp=1_700_000_000_000_000)
+    first, second = topic.read()
+    assert (first.topic, first.partition, first.offset) == ("orders", 0, 0)
+    assert (first.key, first.headers, first.timestamp) == ("käy".encode(), {"a": b"1", "b": b"2"}, moment)
+    assert (second.key, second.value, second.timestamp_us) == (b"gone", None, 1_700_000_000_000_000)
+    assert topic.get(0) == first
+    assert topic.get(1) == second
+
+
+def test_append_takes_the_time_itself(log):
+    before = time.time_ns() // 1_000
+    log.topic("orders").append("x")
+    assert before <= log.topic("orders").get(0).timestamp_us <= time.time_ns() // 1_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({}, TypeError, "value or json="),
+        ({"value": None}, TypeError, "tombstone, which needs a key"),
+        ({"value": b"x", "json": 1}, TypeError, "not both"),
+        ({"value": 1}, TypeError, "use json="),
+        ({"value": "\ud800"}, ValueError, "surrogate"),
+        ({"json": float("nan")}, ValueError, "JSON"),
+        ({"json": object()}, TypeError, "JSON"),
+        ({"value": b"x", "key": 1}, TypeError, "key"),
+        ({"value": b"x", "headers": [("a", "b")]}, TypeError, "headers"),
+        ({"value": b"x", "headers": {"a": 1}}, TypeError, "header 'a'"),
+        ({"value": b"x", "timestamp": datetime(2026, 1, 1)}, ValueError, "zone"),  # noqa: DTZ001
+        ({"value": b"x", "timestamp": 1_700_000_000_000}, ValueError, "milliseconds"),
+        ({"value": b"x", "timestamp": 1.0}, TypeError, "float"),
+        ({"value": b"x", "partition": 1}, ValueError, "no partition 1"),
+        ({"value": b"x", "partition": -1}, ValueError, "partition=-1"),
+        ({"value": b"x", "durable": 1}, TypeError, "durable"),
+    ],
+)
+def test_a_wrong_record_is_refused_and_nothing_is_written(log, arguments, error, said):
+    topic = log.topic("orders")
+    topic.append("first")
+    with pytest.raises(error, match=said):
+        topic.append(**arguments)
+    assert topic.offsets()[0].latest == 1
+
+
+def test_sizes_are_checked(log):
+    topic = log.topic("orders", max_record_bytes="1KiB")
+    topic.append(b"x" * 1024)
+    with pytest.raises(errors.RecordTooLargeError, match="1,025 bytes; the maximum of the topic is 1,024") as caught:
+        topic.append(b"x" * 1025)
+    assert (caught.value.size, caught.value.maximum) == (1025, 1024)
+    with pytest.raises(errors.RecordTooLargeError):
+        topic.extend([b"x", b"x" * 1025])
+    topic.append("x", key=b"k" * KEY_BYTES_MAX)
+    with pytest.raises(errors.RecordTooLargeError, match="key"):
+        topic.append("x", key=b"k" * (KEY_BYTES_MAX + 1))
+    with pytest.raises(errors.RecordTooLargeError, match="key"):
+        topic.extend(["x"], keys=[b"k" * (KEY_BYTES_MAX + 1)])
+    with pytest.raises(errors.RecordTooLargeError, match="headers"):
+        topic.append("x", headers={"a": b"h" * HEADERS_BYTES_MAX})
+    assert topic.offsets()[0].latest == 2
+    topic.alter(max_record_bytes="2KiB")
+    topic.append(b"x" * 1025)
+
+
+def test_the_largest_record_goes_through(log):
+    topic = log.topic("orders")
+    largest = os.urandom(1024) * (64 << 10)
+    topic.append(largest)
+    assert topic.get(0).value == largest
+    with pytest.raises(errors.RecordTooLargeError):
+        topic.append(largest + b"x")
+    with pytest.raises(errors.RecordTooLargeError):
+        topic.extend([largest * 3])
+
+
+# Durability.
+
+
+def test_durable_of_the_call_beats_the_topic_which_beats_the_handle(tmp_path):
+    with tailrace.open(tmp_path / "shop", durable=False) as lazy, tailrace.open(tmp_path / "shop") as eager:
+
+        def is_safe(handle, name, **arguments):
+            """Whether a write is on disk when it returns; the flusher may come in between, so a few are tried."""
+            safe = []
+            for _ in range(3):
+                handle.topic(name).append("x", **arguments)
+                bounds = handle.topic(name).offsets()[0]
+                safe.append(bounds.durable == bounds.latest)
+            return all(safe)
+
+        eager.topic("kept", durable=True)
+        eager.topic("loose", durable=False)
+        assert is_safe(eager, "plain")
+        assert not is_safe(lazy, "plain")
+        assert is_safe(lazy, "kept")
+        assert not is_safe(eager, "loose")
+        assert not is_safe(eager, "kept", durable=False)
+        assert is_safe(lazy, "loose", durable=True)
+        lazy.topic("loose").extend(["x"], durable=True)
+        assert lazy.topic("loose").offsets()[0].durable == lazy.topic("loose").offsets()[0].latest
+
+
+def test_durable_within_a_time_is_kept(log):
+    topic = log.topic("orders")
+    topic.append("x", durable="20ms")
+    topic.append("x", durable=timedelta(milliseconds=20))
+    deadline = time.monotonic() + 5
+    while topic.offsets()[0].durable < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# Partitions.
+
+
+def test_keys_choose_partitions_as_other_clients_do(log):
+    keys = [f"key-{number}".encode() for number in range(200)]
+    for name, function in (("crc32", crc32), ("murmur2", murmur2)):
+        topic = log.topic(name, partitions=5, partitioner=name)
+        for key in keys:
+            assert topic.append("x", key=key).partition == function(key) % 5
+        topic.extend(["y"] * 200, keys=[key.decode() for key in keys])
+        for record in topic.read():
+            assert record.partition == function(record.key) % 5
+        assert topic.append("x", key=keys[0], partition=3).partition == 3
+
+
+def test_keyless_appends_stay_for_a_while_and_move_on(log):
+    topic = log.topic("orders", partitions=3)
+    assert len({topic.append(b"x").partition for _ in range(20)}) <= 3
+    large = [topic.append(b"x" * (1 << 20)).partition for _ in range(6)]
+    assert Counter(large) == {0: 2, 1: 2, 2: 2}
+
+
+def test_keyless_batches_take_turns(log):
+    topic = log.topic("orders", partitions=3)
+    placed = [topic.extend(["a", "b"]) for _ in range(6)]
+    assert all(len(each) == 1 for each in placed)
+    assert Counter(next(iter(each)) for each in placed) == {0: 2, 1: 2, 2: 2}
+
+
+def test_an_expected_offset_is_met_or_nothing_is_written(log):
+    topic = log.topic("orders")
+    assert topic.append("x", expect_offset=0) == (0, 0)
+    with pytest.raises(errors.OffsetMismatchError) as caught:
+        topic.append("x", expect_offset=0)
+    assert (caught.value.expected, caught.value.actual) == (0, 1)
+    with pytest.raises(errors.OffsetMismatchError):
+        topic.append("x", expect_offset=0, durable=True)
+    topic.append("x", expect_offset=1, durable=True)
+    wide = log.topic("wide", partitions=2)
+    with pytest.raises(TypeError, match="partition="):
+        wide.append("x", expect_offset=0)
+    assert wide.append("x", expect_offset=0, partition=1) == (1, 0)
+    assert topic.offsets()[0].latest == 2
+
+
+def test_threads_that_expect_offsets_are_a_compare_and_swap(log):
+    topic = log.topic("counter")
+    won = []
+
+    def count(name):
+        while len(won) < 40:
+            offset = topic.offsets()[0].latest if topic.log.engine.find("counter") else 0
+            try:
+                won.append((name, topic.append(name, expect_offset=offset).offset))
+            except errors.OffsetMismatchError:
+                continue
+
+    threads = [threading.Thread(target=count, args=(f"t{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(offset for _, offset in won) == list(range(len(won)))
+    assert {record.offset: record.text for record in topic.read()} == {offset: name for name, offset in won}
+
+
+# Many records.
+
+
+def test_extend_takes_lists_generators_and_json(log):
+    topic = log.topic("orders")
+    assert topic.extend([b"a", b"b"]) == {0: range(2)}
+    assert topic.extend(("c", "d")) == {0: range(2, 4)}
+    assert topic.extend(f"e{number}" for number in range(3)) == {0: range(4, 7)}
+    assert topic.extend([{"f": 1}, None], json=True) == {0: range(7, 9)}
+    assert topic.extend([bytearray(b"g"), memoryview(b"h"), "i", b"j"]) == {0: range(9, 13)}
+    assert topic.extend([]) == {}
+    assert topic.extend(iter(())) == {}
+    assert values(topic) == [
+        b"a", b"b", b"c", b"d", b"e0", b"e1", b"e2", b'{"f":1}', b"null", b"g", b"h", b"i", b"j"
+    ]  # fmt: skip
+
+
+def test_extend_keeps_every_column(log):
+    topic = log.topic("orders")
+    moment = datetime(2026, 11, 15, tzinfo=UTC)
+    topic.extend(
+        ["a", None, "c"],
+        keys=["k", b"gone", None],
+        headers=[{"h": "1"}, None, {}],
+        timestamps=[moment, 1_700_000_000_000_000, moment + timedelta(days=99)],
+    )
+    records = list(topic.read())
+    assert [(record.key, record.value) for record in records] == [(b"k", b"a"), (b"gone", None), (None, b"c")]
+    assert [dict(record.headers) for record in records] == [{"h": b"1"}, {}, {}]
+    assert [record.timestamp for record in records][::2] == [moment, moment + timedelta(days=99)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"values": "text"}, TypeError, "not one str"),
+        ({"values": b"bytes"}, TypeError, "not one bytes"),
+        ({"values": 1}, TypeError, "not iterable"),
+        ({"values": ["a", 1]}, TypeError, "use json="),
+        ({"values": ["a", None]}, TypeError, "tombstone"),
+        ({"values": ["a", None], "keys": ["k", None]}, TypeError, "tombstone"),
+        ({"values": ["a"], "keys": ["k", "l"]}, ValueError, "1 values but 2 keys"),
+        ({"values": ["a"], "keys": [1]}, TypeError, "key"),
+        ({"values": ["a"], "headers": []}, ValueError, "headers"),
+        ({"values": ["a"], "timestamps": [1_700_000_000]}, ValueError, "seconds"),
+        ({"values": ["a"], "partition": 9}, ValueError, "no partition 9"),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_wrong_batch_is_refused_as_a_whole(log, arguments, error, said, partitions):
+    topic = log.topic("orders", partitions=partitions)
+    with pytest.raises(error, match=said):
+        topic.extend(**arguments)
+    assert all(bounds.latest == 0 for bounds in topic.offsets().values())
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_keyed_batch_keeps_the_order_of_each_key(log, durable):
+    topic = log.topic("orders", partitions=4)
+    keys = [None if number % 5 == 0 else f"k{number % 7}" for number in range(1_000)]
+    placed = topic.extend([str(number) for number in range(1_000)], keys=keys, durable=durable)
+    assert {index: len(offsets) for index, offsets in placed.items()} == {
+        index: bounds.latest for index, bounds in topic.offsets().items() if bounds.latest
+    }
+    for partition in range(4):
+        numbers = [int(record.value) for record in topic.read(partition=partition)]
+        assert numbers == sorted(numbers)
+    assert sorted(int(value) for value in values(topic)) == list(range(1_000))
+    assert len({record.partition for record in topic.read() if record.key is None}) == 1
+
+
+def test_a_large_batch_is_cut_into_frames_and_read_back(log):
+    topic = log.topic("orders", segment_bytes="1MiB", compress="zstd")
+    batch = [os.urandom(50) + b"x" * 50 for _ in range(100_000)]
+    assert topic.extend(batch) == {0: range(100_000)}
+    assert values(topic) == batch
+    assert topic.get(99_999).value == batch[-1]
+
+
+def test_more_than_a_partition_takes_is_refused_up_front(log, monkeypatch):
+    monkeypatch.setattr("tailrace.intake.GROUP_BYTES_MAX", 100_000)
+    topic = log.topic("orders", partitions=2)
+    keys = [key for number in range(99) if crc32(key := str(number).encode()) % 2]
+    with pytest.raises(errors.LimitError, match="maximum is 100,000"):
+        topic.extend([b"x" * 2_100] * len(keys) + [b"x"], keys=[*keys, keys[0]])
+    assert all(bounds.latest == 0 for bounds in topic.offsets().values())
+
+
+# Finding records again.
+
+
+def test_get_knows_its_range(log):
+    topic = log.topic("orders", partitions=2)
+    topic.extend(["a", "b", "c"], partition=1)
+    topic.trim(1, partition=1)
+    assert topic.get(2, 1).text == "c"
+    for offset in (0, 3):
+        with pytest.raises(errors.OffsetOutOfRangeError) as caught:
+            topic.get(offset, 1)
+        assert (caught.value.earliest, caught.value.latest) == (1, 3)
+    with pytest.raises(errors.OffsetOutOfRangeError):
+        topic.get(0)
+    with pytest.raises(ValueError, match="no partition 2"):
+        topic.get(0, 2)
+    with pytest.raises(ValueError, match="offset=-1"):
+        topic.get(-1)
+
+
+def test_offset_at_is_the_first_at_or_after_a_time(log):
+    topic = log.topic("orders", segment_bytes="4KiB")
+    start = 1_700_000_000_000_000
+    for number in range(200):
+        topic.append(b"x" * 100, timestamp=start + number * 1_000_000)
+    assert topic.offset_at(start) == 0
+    assert topic.offset_at(start + 1) == 1
+    assert topic.offset_at(datetime.fromtimestamp(1_700_000_150, UTC)) == 150
+    assert topic.offset_at("2023-11-14T22:15:20Z") == 120
+    assert topic.offset_at("-1m") == 200
+    with pytest.raises(ValueError, match="zone"):
+        topic.offset_at("2023-11-14T22:15:20")
+
+
+def test_a_missing_topic_is_not_made_by_reading(log):
+    log.topic("orders").append("x")
+    typo = log.topic("order")
+    for use in (
+        lambda: typo.get(0),
+        lambda: typo.offset_at("-1m"),
+        lambda: typo.partitions,
+        lambda: typo.settings,
+        typo.offsets,
+        lambda: list(typo.read()),
+        lambda: typo.alter(partitions=2),
+        lambda: typo.trim("latest"),
+        typo.drop,
+    ):
+        with pytest.raises(errors.TopicNotFoundError, match="mean 'orders'"):
+            use()
+    assert [info.name for info in log.topics()] == ["orders"]
+
+
+def test_damage_is_reported_with_the_name_of_its_topic(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        log.topic("orders").extend([f"value {number}" for number in range(100)])
+        log.topic("orders").append("sound")
+    (segment,) = (tmp_path / "shop" / "topics").glob("*/0/*.seg")
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"value 50")
+    data[at : at + 8] = b"VALUE 50"
+    segment.write_bytes(data)
+    with tailrace.open(tmp_path / "shop", "r") as log:
+        with pytest.raises(errors.CorruptionError) as caught:
+            log.topic("orders").get(50)
+        assert caught.value.topic == "orders"
+        assert caught.value.first <= 50 <= caught.value.last == 99
+        assert log.topic("orders").get(100).text == "sound"
+
+
+# Settings.
+
+
+def test_settings_create_a_topic_or_must_match(log):
+    topic = log.topic("orders", partitions=3, durable="50ms", compress="zstd", segment_bytes="1MiB", segment_age="1h")
+    assert topic.partitions == 3
+    assert topic.settings == {
+        "partitions": 3,
+        "partitioner": "crc32",
+        "durable": "50ms",
+        "compress": "zstd",
+        "max_record_bytes": 64 << 20,
+        "segment_bytes": 1 << 20,
+        "segment_age": "1h",
+    }
+    log.topic("orders", partitions=3, durable="50ms")
+    with pytest.raises(errors.SettingsMismatchError, match="partitions is 3, not 4") as caught:
+        log.topic("orders", partitions=4, compress="lz4", durable="50ms")
+    assert caught.value.diff == {"partitions": (3, 4), "compress": ("zstd", "lz4")}
+    assert caught.value.topic == "orders"
+    with pytest.raises(TypeError, match="did you mean 'partitions'"):
+        log.topic("orders", partition=4)
+    with pytest.raises(errors.InvalidNameError):
+        log.topic("orders.*")
+    with pytest.raises(errors.InvalidNameError):
+        log.topic("__internal")
+
+
+def test_a_handle_without_settings_creates_nothing(log):
+    log.topic("orders")
+    assert log.topics() == []
+
+
+def test_settings_survive(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        before = log.topic("orders", partitions=2, segment_age="90m", max_record_bytes=1_000, durable=False).settings
+    with tailrace.open(tmp_path / "shop", "r") as log:
+        assert log.topic("orders").settings == before
+
+
+def test_altering_reaches_other_handles_and_processes(tmp_path):
+    program = """
+        import sys, tailrace
+        with tailrace.open(sys.argv[1], durable=False) as log:
+            topic = log.topic("orders")
+            print(topic.partitions, flush=True)
+            sys.stdin.readline()
+            print(topic.partitions, topic.append("x", partition=3).partition, flush=True)
+    """
+    with tailrace.open(tmp_path / "shop", durable=False) as log:
+        topic = log.topic("orders", partitions=2)
+        other = start(program, tmp_path / "shop")
+        assert other.stdout.readline() == "2\n"
+        topic.alter(partitions=4, max_record_bytes=10, durable=True)
+        printed, complaint = other.communicate("\n", timeout=20)
+        assert printed == "4 3\n", complaint
+        assert log.topic("orders").settings["max_record_bytes"] == 10
+        assert topic.append("x", partition=2) == (2, 0)
+        assert topic.offsets()[2].durable == 1
+        with pytest.raises(errors.RecordTooLargeError):
+            topic.append("x" * 11)
+        with pytest.raises(errors.SettingsMismatchError, match="never loses partitions"):
+            topic.alter(partitions=1)
+        with pytest.raises(errors.SettingsMismatchError, match="fixed"):
+            topic.alter(partitioner="murmur2")
+
+
+def test_partitions_grow_under_writers(log):
+    topic = log.topic("orders", partitions=1)
+    written = []
+    stopped = threading.Event()
+
+    def write(name):
+        number = 0
+        while not stopped.is_set():
+            written.append((name, number, topic.append(f"{name} {number}", key=f"{number}")))
+            number += 1
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for partitions in range(2, 8):
+        log.topic("orders").alter(partitions=partitions)
+        time.sleep(0.01)
+    stopped.set()
+    for thread in threads:
+        thread.join(20)
+    found = {(record.partition, record.offset): record.text for record in topic.read()}
+    assert found == {tuple(position): f"{name} {number}" for name, number, position in written}
+    assert {partition for partition, _ in found} == set(range(7))
+
+
+# Forgetting.
+
+
+def test_trim_forgets_by_offset_time_and_place(log):
+    topic = log.topic("orders", segment_bytes="4KiB")
+    start = 1_700_000_000_000_000
+    for number in range(100):
+        topic.append(b"x" * 200, timestamp=start + number * 1_000_000)
+    assert topic.trim("earliest") == 0
+    assert topic.trim(10) == 10
+    assert topic.trim(5) == 0
+    assert topic.trim({0: 20}) == 10
+    assert topic.trim(datetime.fromtimestamp(1_700_000_030, UTC)) == 10
+    assert topic.offsets()[0][:2] == (30, 100)
+    assert [record.offset for record in topic.read(limit=1)] == [30]
+    with pytest.raises(errors.OffsetOutOfRangeError):
+        topic.trim(101)
+    assert topic.trim("latest") == 70
+    assert list(topic.read()) == []
+    assert topic.append("x").offset == 100
+
+
+def test_trim_of_many_partitions(log):
+    topic = log.topic("orders", partitions=2)
+    topic.extend(["a", "b", "c"], partition=0)
+    topic.extend(["d", "e"], partition=1)
+    with pytest.raises(TypeError, match="partition="):
+        topic.trim(1)
+    with pytest.raises(TypeError, match="not both"):
+        topic.trim({0: 1}, partition=0)
+    assert topic.trim(1, partition=1) == 1
+    assert topic.trim({0: 2, 1: 2}) == 3
+    assert topic.trim("latest") == 1
+    assert {index: bounds.earliest for index, bounds in topic.offsets().items()} == {0: 3, 1: 2}
+
+
+def test_a_dropped_topic_is_gone_and_may_come_back(log):
+    topic, other = log.topic("orders"), log.topic("orders")
+    topic.append("old")
+    other.append("old")
+    topic.drop()
+    for use in (other.offsets, lambda: list(other.read()), lambda: other.get(0)):
+        with pytest.raises(errors.TopicNotFoundError):
+            use()
+    assert log.topics() == []
+    assert other.append("new") == (0, 0)
+    assert topic.append("newer") == (0, 1)
+    assert values(topic) == [b"new", b"newer"]
+
+
+def test_a_handle_with_settings_makes_its_topic_again_or_refuses_another(log):
+    topic = log.topic("orders", partitions=2)
+    topic.drop()
+    topic.append("x")
+    assert topic.partitions == 2
+    topic.drop()
+    log.topic("orders", partitions=3)
+    with pytest.raises(errors.SettingsMismatchError):
+        topic.append("x")
+
+
+def test_dropping_under_writers_breaks_none_of_them(log):
+    stopped = threading.Event()
+    failures = []
+
+    def write():
+        topic = log.topic("orders")
+        try:
+            while not stopped.is_set():
+                topic.append("x")
+                topic.extend(["y", "z"])
+        except Exception as error:  # noqa: BLE001  # the test shows it
+            failures.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        try:
+            log.topic("orders").drop()
+        except errors.TopicNotFoundError:
+            continue
+    stopped.set()
+    for thread in threads:
+        thread.join(20)
+    assert failures == []
+    assert log.verify().ok
+
+
+# Many writers.
+
+
+def test_many_processes_append_at_the_same_time(tmp_path):
+    program = """
+        import sys, tailrace
+        path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+        with tailrace.open(path, durable=False) as log:
+            topic = log.topic("orders", partitions=2)
+            for number in range(count):
+                position = topic.append(f"{name} {number}", durable=number % 50 == 0)
+                print(position.partition, position.offset, name, number)
+            print(log.topic("orders").extend([f"{name} {number}" for number in range(count, 2 * count)]) and "done")
+    """
+    count, names = 300, ["a", "b", "c", "d"]
+    writers = [start(program, tmp_path / "shop", name, count) for name in names]
+    said = {}
+    for writer in writers:
+        printed, complaint = writer.communicate(timeout=60)
+        assert printed.endswith("done\n"), complaint
+        for line in printed.splitlines()[:-1]:
+            partition, offset, value = line.split(" ", 2)
+            said[int(partition), int(offset)] = value
+    assert len(said) == count * len(names)
+    with tailrace.open(tmp_path / "shop", "r") as log:
+        found = {(record.partition, record.offset): record.text for record in log.topic("orders").read()}
+        assert said.items() <= found.items()
+        assert Counter(found.values()) == {f"{name} {number}": 1 for name in names for number in range(2 * count)}
+        for partition, bounds in log.topic("orders").offsets().items():
+            assert bounds.latest == sum(1 for place in found if place[0] == partition)
+        assert log.verify().ok
+
+
+def test_threads_append_durably_at_the_same_time(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        topics = [log.topic("one"), log.topic("two", partitions=2)]
+        written = []
+
+        def write(name):
+            for number in range(40):
+                topic = topics[number % 2]
+                written.append((topic.name, topic.append(f"{name} {number}"), f"{name} {number}"))
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        found = {
+            (topic.name, record.partition, record.offset): record.text for topic in topics for record in topic.read()
+        }
+        assert found == {(name, *position): value for name, position, value in written}
+        assert len(found) == 160
+        for topic in topics:
+            assert all(bounds.latest == bounds.durable for bounds in topic.offsets().values())
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path):
+    program = """
+        import sys, tailrace
+        log = tailrace.open(sys.argv[1], durable=False)
+        topic = log.topic("orders")
+        while True:
+            print(topic.append("x").offset, flush=True)
+    """
+    writer = start(program, tmp_path / "shop")
+    for _ in range(100):
+        writer.stdout.readline()
+    writer.kill()
+    rest, _ = writer.communicate(timeout=20)
+    last = max((int(line) for line in rest.splitlines()[:-1]), default=99)
+    program = """
+        import sys, tailrace
+        with tailrace.open(sys.argv[1], "r") as log:
+            print(log.topic("orders").read().count())
+    """
+    assert int(run(program, tmp_path / "shop")) > last

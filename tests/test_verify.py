@@ -1,0 +1,202 @@
+"""Verifying: a whole log is whole, and every kind of damage to its files is found and named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace.disk.segment import TRAILER_BYTES
+from tailrace.errors import CorruptionError
+
+RECORDS = 3_000
+FRAME = 50
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "log", durable=False) as opened:
+        yield opened
+
+
+def fill(log, name="orders", count=RECORDS, **settings):
+    topic = log.topic(name, **settings) if settings else log.topic(name)
+    for first in range(0, count, FRAME):
+        # Frames of a multiple of 8 bytes, so that no byte is padding, which no checksum covers.
+        topic.extend([f"{number:08d}" for number in range(first, first + FRAME)])
+    log.sync()
+    return topic
+
+
+def segments(topic):
+    return sorted(Path(topic.log.location).glob(f"topics/*-{topic.name}/0/*.seg"))
+
+
+def change(file: Path, position: int, data: bytes | None = None):
+    content = bytearray(file.read_bytes())
+    content[position : position + len(data or b"x")] = data or bytes([content[position] ^ 0xFF])
+    file.write_bytes(content)
+
+
+def lost(topic):
+    """Every offset that cannot be read, found by reading around what cannot."""
+    gone: set[int] = set()
+    offset = 0
+    while True:
+        try:
+            for record in topic.read(offset):
+                offset = record.offset + 1
+            return gone
+        except CorruptionError as error:
+            gone |= {*range(error.first, error.last + 1)}
+            offset = error.last + 1
+
+
+def named(report):
+    return {offset for damage in report.damage for offset in range(damage.first, damage.last + 1)}
+
+
+class TestWhole:
+    def test_a_log_with_every_kind_of_segment(self, log):
+        topic = fill(log, segment_bytes=8192, compress="zstd")
+        fill(log, "other", 200)
+        fill(log, "empty", 0, partitions=3)
+        with log.transaction() as tx:
+            tx.append("other", "x")
+            tx.append("orders", "y")
+        topic.trim(1_000)
+        told = []
+        report = log.verify(progress=lambda done, total: told.append((done, total)))
+        assert report.ok
+        assert report.damage == ()
+        assert report.checked_records >= RECORDS - 1_000 + 202
+        assert report.checked_segments > len(segments(topic))
+        assert report.checked_bytes > sum(file.stat().st_size for file in segments(topic))
+        assert told[0][0] == 0
+        assert told[-1][0] == told[-1][1] == report.checked_bytes
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        assert report.to_json()["ok"] is True
+
+    def test_only_what_matches_is_read(self, log):
+        fill(log, "a.b")
+        fill(log, "c")
+        everything = log.verify()
+        some = log.verify("a.*")
+        assert RECORDS <= some.checked_records < everything.checked_records
+
+    def test_while_others_append(self, log):
+        topic = fill(log, segment_bytes=8192)
+        report = log.verify(progress=lambda done, total: topic.extend([b"more"] * 100))
+        assert report.ok
+
+    def test_a_closed_and_reopened_log_on_another_boot(self, log, monkeypatch):
+        fill(log)
+        location = log.location
+        log.close()
+        monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+        with tailrace.open(location) as again:
+            assert again.verify().ok
+        with tailrace.open(location, "r") as reading:
+            assert reading.verify().ok
+
+
+class TestDamage:
+    @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.97])
+    @pytest.mark.parametrize("sealed", [True, False])
+    def test_a_changed_byte_is_found_where_reading_meets_it(self, log, share, sealed):
+        topic = fill(log, **({"segment_bytes": 8192} if sealed else {}))
+        file = segments(topic)[0]
+        frames_end = file.stat().st_size - (2 * TRAILER_BYTES if sealed else 0)
+        if not sealed:
+            # Zeros may have been written ahead of the frames.
+            frames_end = len(file.read_bytes().rstrip(b"\0"))
+        change(file, 64 + int((frames_end - 64) * share))
+        report = log.verify()
+        assert not report.ok
+        gone = lost(topic)
+        assert gone
+        assert named(report) == gone
+        (damage, *_) = report.damage
+        assert (damage.topic, damage.partition, damage.file) == ("orders", 0, str(file))
+        assert 64 <= damage.position < file.stat().st_size
+        assert report.checked_records >= RECORDS - len(gone)
+
+    def test_several_damages_are_all_reported(self, log):
+        topic = fill(log, segment_bytes=8192)
+        files = segments(topic)
+        for file in (files[0], files[2], files[3]):
+            change(file, 2_000)
+        report = log.verify()
+        assert {damage.file for damage in report.damage} == {str(file) for file in (files[0], files[2], files[3])}
+        assert named(report) == lost(topic)
+
+    def test_a_footer(self, log):
+        topic = fill(log, segment_bytes=8192)
+        file = segments(topic)[0]
+        change(file, file.stat().st_size - 50)
+        (damage,) = log.verify().damage
+        assert damage.file == str(file)
+        assert damage.first is None
+        assert "footer" in damage.reason
+        assert lost(topic) == set()
+
+    def test_a_footer_of_other_frames(self, log):
+        """Every checksum of the footer is right, and it says something else than the frames do."""
+        from tailrace.disk.frame import crc32c
+
+        topic = fill(log, segment_bytes=8192)
+        file = segments(topic)[0]
+        content = bytearray(file.read_bytes())
+        trailer = content[-TRAILER_BYTES:]
+        trailer[32:40] = (int.from_bytes(trailer[32:40], "little") + 1).to_bytes(8, "little")
+        trailer[-4:] = crc32c(bytes(trailer[:-4])).to_bytes(4, "little")
+        content[-TRAILER_BYTES:] = trailer
+        file.write_bytes(content)
+        (damage,) = log.verify().damage
+        assert "does not fit" in damage.reason
+
+    def test_a_segment_header(self, log):
+        topic = fill(log, segment_bytes=8192)
+        file = segments(topic)[1]
+        change(file, 10)
+        (damage,) = log.verify().damage
+        assert damage.first == int(file.stem)
+        assert damage.last == int(segments(topic)[2].stem) - 1
+
+    def test_a_missing_segment(self, log):
+        topic = fill(log, segment_bytes=8192)
+        files = segments(topic)
+        files[1].unlink()
+        report = log.verify()
+        (damage,) = report.damage
+        assert (damage.first, damage.last) == (int(files[1].stem), int(files[2].stem) - 1)
+        files[0].unlink()
+        assert named(log.verify()) == {*range(int(files[2].stem))}
+
+    def test_a_segment_of_another_partition(self, log):
+        one, two = fill(log, "one", segment_bytes=8192), fill(log, "two", segment_bytes=8192)
+        shutil.copy(segments(one)[0], segments(two)[0])
+        (damage,) = log.verify().damage
+        assert (damage.topic, damage.first) == ("two", 0)
+        assert "another partition" in damage.reason
+
+    def test_the_catalog(self, log):
+        fill(log)
+        (file,) = sorted(Path(log.location).glob("catalog/*.seg"))
+        change(file, 150)
+        (damage,) = log.verify().damage
+        assert damage.topic is None
+        assert damage.file == str(file)
+
+    def test_the_journal(self, log):
+        fill(log, "a", 100)
+        with log.transaction() as tx:
+            tx.append("a", "1")
+            tx.append("b", "2")
+        (file,) = sorted(Path(log.location).glob("journal/*.wal"))
+        change(file, 20, bytes(range(40)))
+        change(file, 4096 + 20, bytes(range(40)))
+        (damage,) = log.verify().damage
+        assert damage.file == str(file)
