@@ -171,8 +171,8 @@ def test_asking_again_touches_no_file_of_an_idle_topic(log):
 
 @pytest.mark.slow
 def test_many_topics_can_be_polled(log, capsys):
-    """A thousand topics, half of them written to; ten thousand take ten times as long."""
-    for number in range(1_000):
+    """Five hundred topics, half of them written to; ten thousand take twenty times as long."""
+    for number in range(500):
         log.topic(f"t{number}", partitions=1)
         if number % 2:
             log.topic(f"t{number}").append("x")
@@ -185,8 +185,8 @@ def test_many_topics_can_be_polled(log, capsys):
     began = time.perf_counter()
     infos = log.topics()
     listing = time.perf_counter() - began
-    assert len(infos) == 1_000
+    assert len(infos) == 500
     with capsys.disabled():
-        print(f"\n1,000 topics: first {first * 1e3:.0f} ms, topics {listing * 1e3:.1f} ms, stats {stats * 1e3:.1f} ms")
+        print(f"\n500 topics: first {first * 1e3:.0f} ms, topics {listing * 1e3:.1f} ms, stats {stats * 1e3:.1f} ms")
     assert stats < 0.2
-    assert listing < 0.4
+    assert listing < 0.2

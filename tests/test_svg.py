@@ -90,6 +90,40 @@ def test_histogram_counts_every_finite_value():
     assert len(counted) == 3
 
 
+def test_logarithmic_histogram_has_ranges_of_equal_ratio():
+    values = [0.001, 0.1, 1.0, 10.0, 100.0, 100.0, 0.0, -5.0, NAN]
+    root = parse(svg.histogram("Latency", values, bins=5, logarithmic=True))
+    counted = [int(bar.find(f"{SPACE}title").text.rsplit(": ")[-1]) for bar in bars(root)]
+    assert counted == [1, 1, 1, 3]
+    assert {"0.001", "0.1", "10", "100"} <= set(texts(root))
+
+
+@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [1e-290, 1e290], [2.1, 2.9], [1.0, 1.2], [3.0, 20.0]])
+def test_logarithmic_ticks_are_few_and_inside(values):
+    root = parse(svg.histogram("Latency", values, logarithmic=True))
+    below = str(svg.HEIGHT - svg.BOTTOM + 16)
+    ticks = [float(text.get("x")) for text in root.iter(f"{SPACE}text") if text.get("y") == below]
+    assert 1 <= len(ticks) <= 12
+    assert all(svg.LEFT <= tick <= svg.WIDTH - svg.RIGHT for tick in ticks)
+
+
+def test_labels_that_would_touch_are_left_out():
+    few = parse(svg.bar_chart("Few", {"a": 1.5, "b": 2.5}))
+    assert {"a", "b", "1.5", "2.5"} <= set(texts(few))
+    names = [f"name {index}" for index in range(30)]
+    many = parse(svg.bar_chart("Many", dict.fromkeys(names, 12345.0)))
+    shown = [text for text in texts(many) if text in names]
+    assert 5 < len(shown) < 20
+    assert "12.35 k" not in texts(many)
+    assert bars(many)[0].find(f"{SPACE}title").text == "name 0: 12.35 k"
+
+
+def test_a_table_is_escaped():
+    root = ElementTree.fromstring(svg.table(("way", "ms"), [("<b>", "1"), ("append", "2")]))
+    assert [cell.text for cell in root.iter("td")] == ["<b>", "1", "append", "2"]
+    assert [cell.text for cell in root.iter("th")] == ["way", "ms"]
+
+
 def test_heat_map_is_darker_for_more():
     root = parse(svg.heat_map("Sales", ["tea", "cup"], ["8h", "9h"], [[0, 5], [10, NAN]]))
     opacity = [float(cell.get("fill-opacity")) for cell in bars(root)]
@@ -113,6 +147,7 @@ def test_heat_map_refuses_a_grid_of_another_shape():
         svg.bar_chart("Empty", {"a": NAN}),
         svg.histogram("Empty", []),
         svg.histogram("Empty", [NAN], bins=0),
+        svg.histogram("Empty", [0.0, -1.0], logarithmic=True),
         svg.heat_map("Empty", [], [], []),
         svg.heat_map("Empty", ["a"], ["b"], [[NAN]]),
     ],
@@ -146,9 +181,9 @@ def test_any_line_is_drawn(points, marks):
     parse(svg.line_chart("Any", {"a": points}, marks=marks))
 
 
-@given(st.lists(any_float, max_size=30), st.integers(-1, 500))
-def test_any_histogram_is_drawn(values, bins):
-    parse(svg.histogram("Any", values, bins=bins))
+@given(st.lists(any_float, max_size=30), st.integers(-1, 500), st.booleans())
+def test_any_histogram_is_drawn(values, bins, logarithmic):
+    parse(svg.histogram("Any", values, bins=bins, logarithmic=logarithmic))
 
 
 @given(st.dictionaries(st.text(max_size=5), any_float, max_size=6))

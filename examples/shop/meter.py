@@ -33,8 +33,8 @@ class Meter:
         self.samples.append(Sample(monotonic() - self.began, stats.records, stats.fsyncs))
         records, fsyncs = self.rates(len(self.samples) - 1)
         return (
-            f"  {self.samples[-1].seconds:5.1f} s   {records:9,.0f} records/s   {fsyncs:7,.0f} fsyncs/s   "
-            f"append p99 {stats.append_latency.p99 / 1_000:7.2f} ms   {stats.records:11,} records"
+            f"  {self.samples[-1].seconds:5.1f} s {records:9,.0f} records/s {fsyncs:6,.0f} fsyncs/s  "
+            f"p99 {stats.append_latency.p99 / 1_000:6.1f} ms {stats.records:10,} records"
         )
 
     def rates(self, index: int) -> tuple[float, float]:

@@ -22,13 +22,14 @@ class Screen:
     def heading(self, text: str) -> None:
         """Begin a part of the demo."""
         self._due = monotonic() + PIPE_SECONDS
+        self.settle()
         self.say("")
         self.say(f"\x1b[1m{text}\x1b[0m" if self._live and "NO_COLOR" not in os.environ else text)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-        self.settle()
-        sys.stdout.write(text + "\n")
+        """A line that stays, in place of the line of progress."""
+        sys.stdout.write(("\r\x1b[K" if self._drawn else "") + text + "\n")
+        self._drawn = False
         sys.stdout.flush()
 
     def progress(self, text: str) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
     from tailrace.disk.store import Store
     from tailrace.engine import Engine
+    from tailrace.types import Settings
 
 # A rate is taken over at least so long, so that two calls in a row do not show noise.
 RATE_SECONDS_MIN = 1.0
@@ -82,7 +83,7 @@ def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
                 rate=survey.rate(entry, sum(size.end for size in sizes)),
                 oldest=_earliest(sizes),
                 newest=_latest(sizes),
-                settings=TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)}).to_user(),
+                settings=survey.settings(entry),
             )
         )
     return found
@@ -116,6 +117,7 @@ class Survey:
         self.known: dict[int, tuple[int, Size]] = {}
         self.sealed: dict[int, Sealed] = {}
         self.samples: dict[int, list[tuple[float, int]]] = {}
+        self.parsed: dict[int, tuple[TopicEntry, Settings]] = {}
         self.journal_file: JournalFile | None = None
         self.ends: list[int] = []
         self.starts: list[int] = []
@@ -203,6 +205,14 @@ class Survey:
             samples.append((now, end))
         began, first = samples[0]
         return max(0, end - first) / (now - began) if now > began else 0.0
+
+    def settings(self, entry: TopicEntry) -> Settings:
+        """The settings of a topic, for the caller to keep."""
+        known, found = self.parsed.get(entry.id, (None, None))
+        if known is not entry or found is None:
+            found = TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)}).to_user()
+            self.parsed[entry.id] = (entry, found)
+        return found.copy()
 
     def journal(self) -> JournalInfo:
         """The journal's files; entries seen by an earlier call are not read again."""

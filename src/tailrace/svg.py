@@ -227,8 +227,9 @@ class _LogarithmicScale(_Scale):
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         logarithms = [math.log10(value) for value in values]
         self.low, high = min(logarithms, default=0.0), max(logarithms, default=1.0)
-        if high - self.low < 0.1:
-            self.low, high = self.low - 0.5, high + 0.5
+        if high - self.low < 0.5:
+            # Wide enough for a tick to fall in it.
+            self.low, high = self.low - 0.25, high + 0.25
         self.span = high - self.low
         self.first, self.last = first, last
 

@@ -64,6 +64,9 @@ class Process(Files):
     def process_id(self) -> int:
         return self.number
 
+    def host_name(self) -> str:
+        return "simulated"
+
     def boot_id(self) -> bytes:
         return self.disk.boot_id()
 

@@ -1,0 +1,326 @@
+"""Bulk work: plans are read from files alone, and a commit of many parts happens once or not at all."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tailrace
+from tailrace import applied as markers
+from tailrace.bulk import (
+    CommitResult,
+    FrameBuilder,
+    Frames,
+    InlinePart,
+    abandon,
+    applied,
+    build,
+    commit,
+    plan,
+    read,
+    read_arrow,
+    stage,
+    sweep_staged,
+)
+from tailrace.errors import (
+    CorruptionError,
+    OffsetOutOfRangeError,
+    StorageError,
+    TopicNotFoundError,
+)
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "log") as opened:
+        yield opened
+
+
+def fill(topic, count, frame=100, partition=0, first=0):
+    for at in range(first, first + count, frame):
+        topic.extend([f"{number:08d}" * 5 for number in range(at, at + frame)], partition=partition)
+
+
+def offsets(parts):
+    return [(record.partition, record.offset) for part in parts for batch in read(part) for record in batch]
+
+
+def staged_files(log):
+    return sorted(Path(log.location).glob("topics/*/*/*.staged"))
+
+
+class TestPlans:
+    def test_parts_hold_every_record_once_and_in_order(self, log):
+        topic = log.topic("orders", partitions=2, segment_bytes="256KiB")
+        fill(topic, 20_000)
+        fill(topic, 3_000, partition=1)
+        parts = plan(log, "orders", target_bytes="64KiB")
+        assert len(parts) > 10
+        assert all(part.bytes < 3 * 65_536 for part in parts)
+        assert offsets(parts) == [(0, offset) for offset in range(20_000)] + [(1, offset) for offset in range(3_000)]
+        tables = [read_arrow(part).read_all() for part in parts]
+        assert pa.concat_tables(tables).column("value").to_pylist() == [record.value for record in topic.read()]
+
+    def test_a_huge_segment_is_split_by_its_index(self, log):
+        topic = log.topic("orders")
+        fill(topic, 20_000)
+        parts = plan(log, ["orders"], target_bytes=200_000)
+        assert len({part.path for part in parts}) == 1
+        assert len(parts) >= 4
+        assert [part.first for part in parts[1:]] == [part.stop for part in parts[:-1]]
+        assert [part.chain for part in parts[1:]] == [part.stop_chain for part in parts[:-1]]
+        assert offsets(parts) == [(0, offset) for offset in range(20_000)]
+        assert len(plan(log, "orders")) == 1
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 1), (150, 151), (3_333, 9_999), (9_950, 10_000), (500, 500)])
+    def test_a_range(self, log, start, stop):
+        topic = log.topic("orders", segment_bytes="128KiB")
+        fill(topic, 10_000)
+        parts = plan(log, "orders", start, stop, target_bytes=1)
+        assert offsets(parts) == [(0, offset) for offset in range(start, stop)]
+
+    def test_partitions_and_mappings(self, log):
+        topic = log.topic("orders", partitions=3)
+        for partition in range(3):
+            fill(topic, 200, partition=partition)
+        assert {part.partition for part in plan(log, "orders", partitions=[0, 2])} == {0, 2}
+        parts = plan(log, "orders", start={0: 150, 1: 200}, stop={2: 10})
+        assert offsets(parts) == [(0, offset) for offset in range(150, 200)] + [(2, offset) for offset in range(10)]
+        with pytest.raises(TopicNotFoundError):
+            plan(log, "absent")
+
+    def test_only_what_is_safe_is_planned(self, tmp_path):
+        from tailrace.disk.tails import SAFE
+
+        with tailrace.open(tmp_path / "log", durable=False) as log:
+            topic = log.topic("orders")
+            fill(topic, 500)
+            log.sync()
+            partition = log.engine.partition(log.engine.entry("orders"), 0)
+            fill(topic, 300, first=500)
+            # As if the flusher had not come by yet.
+            log.engine.store.tails.words[partition.word + SAFE] = 500
+            assert offsets(plan(log, "orders")) == [(0, offset) for offset in range(500)]
+
+    def test_another_process_reads_without_opening_the_log(self, log, tmp_path):
+        topic = log.topic("orders", compress="zstd")
+        fill(topic, 5_000)
+        parts = plan(log, "orders", target_bytes=10_000)
+        (tmp_path / "parts").write_bytes(pickle.dumps(parts))
+        script = (
+            "import pickle, sys\n"
+            "from tailrace.bulk import read\n"
+            "parts = pickle.load(open(sys.argv[1], 'rb'))\n"
+            "print(sum(len(batch) for part in parts for batch in read(part)))\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script, tmp_path / "parts"], capture_output=True, check=True
+        )
+        assert run.stdout.strip() == b"5000"
+
+    def test_records_that_come_later_are_not_read(self, log):
+        topic = log.topic("orders")
+        fill(topic, 150, frame=50)
+        parts = plan(log, "orders", stop=120)
+        fill(topic, 100, first=150)
+        assert offsets(parts) == [(0, offset) for offset in range(120)]
+
+    def test_damage_and_loss_are_typed(self, log):
+        topic = log.topic("orders", segment_bytes="128KiB")
+        fill(topic, 5_000)
+        parts = plan(log, "orders", target_bytes=1)
+        part = parts[1]
+        file = Path(part.path)
+        content = bytearray(file.read_bytes())
+        content[part.position + 90] ^= 0xFF
+        file.write_bytes(content)
+        with pytest.raises(CorruptionError) as caught:
+            list(read(part))
+        assert (caught.value.topic, caught.value.first, caught.value.last) == ("orders", part.first, part.first + 99)
+        assert list(read(parts[0]))
+        other = plan(log, "orders", 4_990)[0]
+        with pytest.raises(CorruptionError, match="planned"):
+            list(read(other._replace(salt=1)))
+        topic.trim(4_000)
+        with pytest.raises(OffsetOutOfRangeError):
+            list(read(part))
+
+
+class TestFrames:
+    def test_frames_travel_as_checksummed_bytes(self):
+        frames = build([b"a", None, "c"], [b"k", b"l", None], [{"h": b"1"}, None, None], compress="zstd")
+        again = pickle.loads(pickle.dumps(frames))
+        assert (again.records, again.bytes) == (frames.records, frames.bytes) == (3, frames.bytes)
+        assert again.prepared == frames.prepared
+        data = pickle.dumps(build([b"x" * 100]))
+        at = data.index(b"x" * 100) + 50
+        with pytest.raises(CorruptionError):
+            pickle.loads(data[:at] + b"y" + data[at + 1 :])
+
+    def test_a_builder_gathers(self):
+        builder = FrameBuilder()
+        builder.extend([b"1", b"2"])
+        builder.extend(pa.array([b"3"], pa.binary()))
+        assert builder.records == 3
+        frames = builder.finish()
+        assert frames.records == 3
+        assert builder.bytes == builder.finish().bytes == 0
+        assert (frames + build([b"4"])).records == 4
+
+
+class TestCommit:
+    def test_inline_and_staged_parts_in_one_commit(self, log):
+        log.topic("orders", partitions=3)
+        log.topic("orders").append("before", partition=1)
+        large = build([bytes(1_000)] * 2_000)
+        staged = [stage(log, "orders", 0, build([b"s1", b"s2"])), stage(log, "orders", 1, build([b"s3"]))]
+        assert log.topic("orders").read().count() == 1
+        result = commit(
+            log,
+            [
+                InlinePart("orders", 0, build([b"i1"])),
+                staged[0],
+                staged[1],
+                InlinePart("orders", 2, large),
+                InlinePart("orders", 2, build([b"i2"])),
+                InlinePart("orders", 2, Frames()),
+            ],
+        )
+        assert result.applied
+        assert [tuple(each) for each in result.ranges] == [
+            ("orders", 0, 0, 3),
+            ("orders", 1, 1, 2),
+            ("orders", 2, 0, 2_001),
+        ]
+        topic = log.topic("orders")
+        assert [record.value for record in topic.read(partition=0)] == [b"i1", b"s1", b"s2"]
+        assert [record.value for record in topic.read(partition=1)] == [b"before", b"s3"]
+        assert topic.read(partition=2, last=1).first().value == b"i2"
+        assert staged_files(log) == []
+        assert log.verify().ok
+        topic.append("after", partition=0)
+        assert log.verify().ok
+
+    def test_a_partition_that_was_never_written_to(self, log):
+        log.topic("orders", partitions=2)
+        part = pickle.loads(pickle.dumps(stage(log, "orders", 1, build([b"x"] * 10))))
+        assert part.records == 10
+        assert commit(log, [part]).ranges[0].stop == 10
+
+    def test_many_workers_stage_for_one_partition(self, log):
+        log.topic("orders", partitions=1)
+        parts = [stage(log, "orders", 0, build([f"{worker}"] * 500)) for worker in range(5)]
+        assert commit(log, parts).ranges[0].stop == 2_500
+        assert [record.text for record in log.topic("orders").read()][::500] == ["0", "1", "2", "3", "4"]
+        assert staged_files(log) == []
+        assert log.verify().ok
+
+    def test_a_repeated_batch_changes_nothing(self, log):
+        log.topic("orders", partitions=1)
+        assert applied(log, "query") is None
+        first = commit(log, [InlinePart("orders", 0, build([b"1"]))], ("query", 7))
+        assert first.applied
+        assert applied(log, "query") == 7
+        again = stage(log, "orders", 0, build([b"1"]))
+        assert commit(log, [again], ("query", 7)) == CommitResult(False, ())
+        assert commit(log, [], ("query", 3)) == CommitResult(False, ())
+        assert staged_files(log) == []
+        assert log.topic("orders").read().count() == 1
+        assert commit(log, [], ("query", 8)).applied
+        assert commit(log, [InlinePart("orders", 0, build([b"2"]))], ("other", 0)).applied
+        assert (applied(log, "query"), applied(log, "other")) == (8, 0)
+        assert [info.name for info in log.topics()] == ["orders"]
+
+    def test_markers_survive_and_reach_other_processes(self, log):
+        log.topic("orders", partitions=1)
+        commit(log, [InlinePart("orders", 0, build([b"1"]))], ("query", 1))
+        script = (
+            "import sys, tailrace\n"
+            "from tailrace.bulk import *\n"
+            "with tailrace.open(sys.argv[1]) as log:\n"
+            "    assert applied(log, 'query') == 1\n"
+            "    print(commit(log, [InlinePart('orders', 0, build([b'1']))], ('query', 1)).applied)\n"
+            "    print(commit(log, [InlinePart('orders', 0, build([b'2']))], ('query', 2)).applied)\n"
+        )
+        run = subprocess.run([sys.executable, "-c", script, log.location], capture_output=True, check=True, text=True)
+        assert run.stdout.split() == ["False", "True"]
+        assert applied(log, "query") == 2
+        assert not commit(log, [InlinePart("orders", 0, build([b"2"]))], ("query", 2)).applied
+        assert log.topic("orders").read().count() == 2
+
+    def test_the_same_batch_from_many_threads_is_applied_once(self, log):
+        log.topic("orders", partitions=1)
+        log.topic("other", partitions=1)
+        for batch in range(5):
+            results = []
+            barrier = threading.Barrier(4)
+
+            def run(batch=batch, barrier=barrier, results=results):
+                barrier.wait()
+                parts = [InlinePart(name, 0, build([str(batch)])) for name in ("orders", "other")]
+                results.append(commit(log, parts, ("query", batch)).applied)
+
+            threads = [threading.Thread(target=run) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(results) == [False, False, False, True]
+        assert [record.text for record in log.topic("orders").read()] == ["0", "1", "2", "3", "4"]
+        assert log.topic("other").read().count() == 5
+
+    def test_markers_do_not_pile_up(self, log, monkeypatch):
+        monkeypatch.setattr(markers, "RECORDS_MAX", 20)
+        monkeypatch.setattr(markers, "SEGMENT_BYTES", 4096)
+        log.topic("orders", partitions=1)
+        for batch in range(120):
+            assert commit(log, [InlinePart("orders", 0, build([b"x"]))], (f"query-{batch % 3}", batch)).applied
+        partition = log.engine.partition(log.engine.entry(markers.TOPIC), 0)
+        assert partition.end - partition.start < 60
+        markers._markers.clear()
+        assert [applied(log, f"query-{number}") for number in range(3)] == [117, 118, 119]
+        assert not commit(log, [], ("query-0", 117)).applied
+
+    def test_what_is_gone_is_not_committed(self, log):
+        topic = log.topic("orders")
+        topic.append("x")
+        part = stage(log, "orders", 0, build([b"1"]))
+        assert abandon(log, [part]) == 1
+        assert abandon(log, [part]) == 0
+        with pytest.raises(StorageError, match="gone"):
+            commit(log, [part])
+        used = stage(log, "orders", 0, build([b"1"]))
+        commit(log, [used])
+        with pytest.raises(StorageError, match="gone"):
+            commit(log, [used])
+        assert topic.read().count() == 2
+        old = stage(log, "orders", 0, build([b"1"]))
+        topic.drop()
+        log.topic("orders").append("y")
+        with pytest.raises(TopicNotFoundError, match="dropped"):
+            commit(log, [old])
+        with pytest.raises(ValueError, match="no records"):
+            stage(log, "orders", 0, Frames())
+
+    def test_sweeping(self, log):
+        log.topic("orders", partitions=1)
+        stage(log, "orders", 0, build([b"1"]))
+        assert sweep_staged(log) == 0
+        assert len(staged_files(log)) == 1
+        assert sweep_staged(log, older_than=0) == 1
+        assert staged_files(log) == []
+
+    def test_a_failed_commit_leaves_nothing_behind(self, log):
+        log.topic("orders", partitions=1)
+        part = stage(log, "orders", 0, build([b"1"]))
+        with pytest.raises(TopicNotFoundError):
+            commit(log, [part, InlinePart("orders", 0, build([b"2"])), InlinePart("absent", 0, build([b"3"]))])
+        assert [str(file) for file in staged_files(log)] == [part.path]
+        assert log.topic("orders").read().count() == 0
+        assert commit(log, [part]).applied
