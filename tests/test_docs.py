@@ -111,7 +111,7 @@ def test_commands_of_the_readme_run(tmp_path):
     scripts = [text for _, text in blocks(README, "sh") if not text.startswith(NOT_RUN)]
     assert scripts
     # The command need not be on the path.
-    command = """tailrace() { "$PYTHON" -c "import sys, tailrace.cli; sys.exit(tailrace.cli.main())" "$@"; }"""
+    command = 'tailrace() { "$PYTHON" -m tailrace "$@"; }'
     script = "\n".join([command, "set -eu -o pipefail", *scripts])
     done = subprocess.run(
         ["bash", "-c", script],

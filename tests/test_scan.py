@@ -410,6 +410,28 @@ class TestTrimAndDrop:
 
 
 class TestThreadsForksAndClosing:
+    @pytest.mark.parametrize("follow", [False, True])
+    def test_an_iteration_that_was_left_holds_no_file_open(self, log, follow):
+        topic = log.topic("orders", segment_bytes=4096)
+        numbered(topic, 2_000, frame=50)
+        before = len(os.listdir("/proc/self/fd"))
+        scan = topic.read(follow=follow)
+        for record in scan:
+            if record.offset == 700:
+                break
+        assert scan.positions == {("orders", 0): 701}
+        assert scan.first().offset == 0
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_through_mapped_memory(self, log):
+        topic = log.topic("orders", segment_bytes=4096)
+        numbered(topic, 2_000, frame=50)
+        with tailrace.open(log.location, io="mmap") as mapped:
+            twin = mapped.topic("orders")
+            assert values(twin.read()) == [*range(2_000)]
+            assert twin.read().to_arrow() == topic.read().to_arrow()
+            assert values(twin.read(reverse=True)) == [*range(2_000)][::-1]
+
     def test_two_threads_at_once(self, log):
         topic = log.topic("orders")
         topic.append("1")

@@ -76,7 +76,7 @@ class Demo:
         kill_seconds = []
         for number in range(ROUNDS):
             # Anywhere in the middle of its stretch, so that each kill meets the writers at something else.
-            self.watch(meter, calm + stretch * (number + random.uniform(0.2, 0.7)))
+            self.watch(meter, calm + stretch * (number + random.uniform(0.3, 0.7)))
             kill_seconds.append(monotonic() - meter.began)
             crew.kill()
             screen.say(f"  {kill_seconds[-1]:5.1f} s   kill {number + 1}: writers {victims} killed and started again")
@@ -130,7 +130,7 @@ class Demo:
         screen.heading("4. Prove: verify the log, then flip one byte in a copy")
         report = log.verify(progress=lambda done, total: screen.progress(f"  {done:,} of {total:,} bytes"))
         screen.say(
-            f"  verify: {report.checked_records:,} records and {report.checked_bytes:,} bytes "
+            f"  verify: {report.checked_records:,} records, the catalog's included, {report.checked_bytes:,} bytes "
             f"in {report.seconds:.2f} s, {len(report.damage)} damaged ranges"
         )
         proof = damage.prove(log, self.copy)

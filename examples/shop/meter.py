@@ -9,6 +9,10 @@ import tailrace
 
 # A rate is taken over this stretch, so that one slow tick is not a dent.
 RATE_SECONDS = 1.0
+# Processes tell how often they synced about once a second, so this rate needs a longer stretch.
+FSYNC_RATE_SECONDS = 3.0
+# Shorter stretches mean nothing.
+TICK_SECONDS_MIN = 0.05
 
 
 class Sample(NamedTuple):
@@ -31,23 +35,29 @@ class Meter:
         """Take a sample; the line that says how it goes."""
         stats = self.log.stats()
         self.samples.append(Sample(monotonic() - self.began, stats.records, stats.fsyncs))
-        records, fsyncs = self.rates(len(self.samples) - 1)
+        records, fsyncs = self.rate(len(self.samples) - 1), self.fsync_rate()
+        latency = stats.append_latency
+        p99 = f"{latency.p99 / 1_000:6.1f}" if latency.samples else "     -"
         return (
             f"  {self.samples[-1].seconds:5.1f} s {records:9,.0f} records/s {fsyncs:6,.0f} fsyncs/s  "
-            f"p99 {stats.append_latency.p99 / 1_000:6.1f} ms {stats.records:10,} records"
+            f"p99 {p99} ms {stats.records:10,} records"
         )
 
-    def rates(self, index: int) -> tuple[float, float]:
-        """Records and fsyncs a second in the stretch before a sample."""
+    def rate(self, index: int) -> float:
+        """Records a second in the stretch before a sample."""
         after = self.samples[index]
-        before = next(sample for sample in self.samples if after.seconds - sample.seconds <= RATE_SECONDS)
-        seconds = after.seconds - before.seconds
-        if not seconds:
-            return 0.0, 0.0
-        return (after.records - before.records) / seconds, max(0, after.fsyncs - before.fsyncs) / seconds
+        before = self._before(after, RATE_SECONDS)
+        return (after.records - before.records) / max(after.seconds - before.seconds, TICK_SECONDS_MIN)
+
+    def fsync_rate(self) -> float:
+        """Calls of fsync a second before the last sample; what a killed process did not tell any more is not in it."""
+        after = self.samples[-1]
+        before = self._before(after, FSYNC_RATE_SECONDS)
+        return max(0, after.fsyncs - before.fsyncs) / max(after.seconds - before.seconds, TICK_SECONDS_MIN)
 
     def throughput(self) -> list[tuple[float, float]]:
         """Records a second over time."""
-        return [(sample.seconds, self.rates(index)[0]) for index, sample in enumerate(self.samples)]
+        return [(sample.seconds, self.rate(index)) for index, sample in enumerate(self.samples)]
 
-
+    def _before(self, after: Sample, seconds: float) -> Sample:
+        return next(sample for sample in self.samples if after.seconds - sample.seconds <= seconds)

@@ -119,7 +119,7 @@ def _answers(outcome: Outcome) -> str:
 
 def _proof(outcome: Outcome) -> str:
     report, proof = outcome.report, outcome.proof
-    checked = f"{report.checked_records:,} records in {report.checked_bytes:,} bytes"
+    checked = f"{report.checked_records:,} records, the catalog's included, in {report.checked_bytes:,} bytes"
     lines = [f"the log: {checked}, {len(report.damage)} damaged ranges"]
     lines += [f"the copy: byte {proof.position:,} of {proof.file} flipped"]
     lines += [f"verify: {damage.where(each)} is damaged: {each.reason}" for each in proof.report.damage]
@@ -148,9 +148,13 @@ def _commands(outcome: Outcome, log: Path, copy: Path) -> str:
                 "tailrace read orders -n 5",
                 "tailrace stats",
                 "# Ask",
-                'python -c "import tailrace',
-                f"orders = tailrace.open('{shop}', 'r').topic('orders').read().to_polars(json=True)",
-                "print(orders.select('product', 'cents').group_by('product').sum())\"",
+                "python <<'END'",
+                "import duckdb, tailrace",
+                f"orders = tailrace.open('{shop}', 'r').topic('orders').read()",
+                "sales = orders.to_arrow(json=True)",
+                "print(duckdb.sql('SELECT product, sum(cents) FROM sales GROUP BY product'))",
+                "print(orders.to_polars(json=True).select('product', 'cents').group_by('product').sum())",
+                "END",
                 "# Prove",
                 "tailrace verify",
                 f"tailrace verify -L {damaged}",

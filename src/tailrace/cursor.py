@@ -19,12 +19,42 @@ from tailrace.records import Record, decode_headers
 from tailrace.spans import Request, Span, resolve
 
 if TYPE_CHECKING:
+    from tailrace.disk.gauges import Gauges
     from tailrace.engine import Engine
 
 # A batch takes no further frame once it has so many bytes, so that large records do not fill the memory.
 BATCH_BYTES_MAX = 16 << 20
 # Records are made a frame at a time, of small frames so many at a time.
 READ_AHEAD_RECORDS = 256
+
+
+class Places:
+    """Where an iteration stands; it outlives the iteration, and holds nothing open."""
+
+    def __init__(self, reverse: bool) -> None:
+        self.reverse = reverse
+        self.positions: dict[tuple[str, int], int] = {}
+        # The records that are being handed out one by one, and the iterator over them.
+        self.open: tuple[list[Record], Iterator[Record]] = ([], iter(()))
+
+    def opened(self, span: Span) -> None:
+        """Note where a partition begins; of a reverse iteration, where it ends."""
+        self.positions[span.topic, span.partition.index] = max(span.stop, span.next) if self.reverse else span.next
+
+    def passed(self, parts: Sequence[Part]) -> None:
+        """Note that parts were handed out."""
+        newest = {(part.topic, part.partition): part for part in parts}
+        for key, part in newest.items():
+            columns = part.columns
+            self.positions[key] = columns.offset(part.first) if self.reverse else columns.offset(part.stop - 1) + 1
+
+    def now(self) -> dict[tuple[str, int], int]:
+        """Where every partition stands, exact to the record."""
+        places = dict(self.positions)
+        made, left = self.open
+        for record in made[: len(made) - length_hint(left)]:
+            places[record.topic, record.partition] = record.offset if self.reverse else record.offset + 1
+        return places
 
 
 class Cursor:
@@ -48,9 +78,8 @@ class Cursor:
         self.closed = closed
         self.generation = engine.generation
         self.mutex = threading.Lock()
-        self.positions: dict[tuple[str, int], int] = {}
-        # The records that are being handed out one by one, and the iterator over them.
-        self.open: tuple[list[Record], Iterator[Record]] = ([], iter(()))
+        self.places = Places(request.reverse)
+        self.gauges: Gauges | None = None
         self.rest: Part | None = None
         self.error: TailraceError | None = None
         self.parts = self._parts()
@@ -84,22 +113,9 @@ class Cursor:
                 room -= stop - first
                 size += (columns.value_blob.nbytes + columns.key_blob.nbytes) * (stop - first) // columns.count
                 gathered.append(part)
+        if self.gauges is not None and gathered:
+            self.gauges.read_out(sum([part.stop - part.first for part in gathered]), size)
         return gathered
-
-    def passed(self, parts: Sequence[Part]) -> None:
-        """Note that parts were handed out."""
-        newest = {(part.topic, part.partition): part for part in parts}
-        for key, part in newest.items():
-            columns = part.columns
-            self.positions[key] = columns.offset(part.first) if self.reverse else columns.offset(part.stop - 1) + 1
-
-    def places(self) -> dict[tuple[str, int], int]:
-        """Where every partition stands, exact to the record."""
-        places = dict(self.positions)
-        made, left = self.open
-        for record in made[: len(made) - length_hint(left)]:
-            places[record.topic, record.partition] = record.offset if self.reverse else record.offset + 1
-        return places
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -129,6 +145,7 @@ class Cursor:
 
     def _parts(self) -> Generator[Part | None, None, None]:
         try:
+            self.gauges = self.engine.store.home.gauges
             yield from self._follow() if self.follow else self._bounded()
         except ClosedError:
             if not self.follow:
@@ -145,7 +162,7 @@ class Cursor:
             raise storage_error(error, f"Reading {self.request.topic!r}") from error
 
     def _follow(self) -> Iterator[Part | None]:
-        return Follower(self.engine, self.request, self.timeout, self.closed, self._opened).parts()
+        return Follower(self.engine, self.request, self.timeout, self.closed, self.places.opened).parts()
 
     def _bounded(self) -> Iterator[Part]:
         request = self.request
@@ -153,7 +170,7 @@ class Cursor:
             raise ClosedError("The log is closed.")
         spans = resolve(self.engine, self.engine.entry(request.topic), request)
         for span in spans:
-            self._opened(span)
+            self.places.opened(span)
         spans = [span for span in spans if span.next < span.stop]
         streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
         if request.by_time and streams:
@@ -161,9 +178,6 @@ class Cursor:
             return
         for stream in reversed(streams) if request.reverse else streams:
             yield from stream
-
-    def _opened(self, span: Span) -> None:
-        self.positions[span.topic, span.partition.index] = max(span.stop, span.next) if self.reverse else span.next
 
 
 class _Alone:
@@ -211,7 +225,7 @@ class Records(Iterator[Record]):
     def _more(self) -> Record:
         cursor = self._cursor
         parts = cursor.gather(READ_AHEAD_RECORDS, whole=True)
-        cursor.passed(self._parts)
+        cursor.places.passed(self._parts)
         self._parts = parts
         made: list[Record] = []
         for part in parts:
@@ -220,7 +234,7 @@ class Records(Iterator[Record]):
                 some.reverse()
             made += some
         self._left = iter(made)
-        cursor.open = (made, self._left)
+        cursor.places.open = (made, self._left)
         return next(self._left)
 
     def _make(self, part: Part) -> list[Record]:
@@ -246,7 +260,7 @@ class Records(Iterator[Record]):
 
     def drop(self) -> None:
         """Forget records that were read ahead, so that the next one is asked of the cursor."""
-        self._cursor.open[0].clear()
+        self._cursor.places.open[0].clear()
 
 
 class Batches(Iterator[Batch]):
@@ -262,7 +276,7 @@ class Batches(Iterator[Batch]):
         parts = self._cursor.gather(self._max_records)
         if not parts:
             raise StopIteration
-        self._cursor.passed(parts)
+        self._cursor.places.passed(parts)
         return Batch([turned(part) for part in parts] if self._cursor.reverse else parts)
 
     def close(self) -> None:

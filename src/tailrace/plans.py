@@ -165,7 +165,7 @@ def read(part: ReadPart) -> Iterator[Batch]:
 
 def read_arrow(part: ReadPart) -> Any:
     """The records of a part as a pyarrow.RecordBatchReader."""
-    return arrow_reader(parts_to_arrow(parts) for parts in _gathered(_frames(part)))
+    return arrow_reader(map(parts_to_arrow, _gathered(_frames(part))))
 
 
 def _gathered(parts: Iterable[Part]) -> Iterator[list[Part]]:
@@ -175,6 +175,7 @@ def _gathered(parts: Iterable[Part]) -> Iterator[list[Part]]:
         gathered.append(part)
         count += part.stop - part.first
         size += part.columns.value_blob.nbytes + part.columns.key_blob.nbytes
+        del part
         if count >= FRAME_RECORDS_MAX or size >= BATCH_BYTES_MAX:
             yield gathered
             gathered, count, size = [], 0, 0

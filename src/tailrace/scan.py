@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tailrace.cursor import Batches, Cursor, Records
+from tailrace.cursor import Batches, Cursor, Places, Records
 from tailrace.options import StartPoint, parse_count, parse_duration, parse_last, parse_start
 from tailrace.records import Record
 from tailrace.spans import Request, resolve
@@ -69,7 +69,7 @@ class Scan(Iterable[Record]):
         self._follow = bool(follow)
         self._timeout = None if timeout is None else parse_duration(timeout, "timeout")
         self._closed = closed or (lambda: engine.closed)
-        self._cursor: Cursor | None = None
+        self._places: Places | None = None
 
     def __iter__(self) -> Iterator[Record]:
         return Records(self._start())
@@ -115,12 +115,10 @@ class Scan(Iterable[Record]):
         It may be given to another read as `start`. Of a reverse scan it is the offset to stop at. Empty before the
         first iteration.
         """
-        return {} if self._cursor is None else self._cursor.places()
+        return {} if self._places is None else self._places.now()
 
     def first(self) -> Record | None:
         """The first record, or None when there is none."""
-        if self._follow and self._limit != 0:
-            return next(iter(self), None)
         cursor = self._start(1)
         try:
             return next(Records(cursor), None)
@@ -150,18 +148,24 @@ class Scan(Iterable[Record]):
 
     def _start(self, limit: int | None = None) -> Cursor:
         limits = [each for each in (limit, self._limit) if each is not None]
-        self._cursor = Cursor(
+        cursor = Cursor(
             self._engine, self._request, min(limits, default=None), self._follow, self._timeout, self._closed
         )
-        return self._cursor
+        # Not the cursor, whose files are closed as soon as its iterator is let go.
+        self._places = cursor.places
+        return cursor
 
     def _arrow_batches(self) -> Iterator[Any]:
         from tailrace.merge import parts_to_arrow
 
         cursor = self._start()
         while parts := cursor.gather(BATCH_RECORDS_DEFAULT):
-            cursor.passed(parts)
-            yield parts_to_arrow(parts, reverse=self._request.reverse)
+            cursor.places.passed(parts)
+            made = parts_to_arrow(parts, reverse=self._request.reverse)
+            # Not to be held while the next ones are read: a stream should need the memory of one batch.
+            del parts
+            yield made
+            del made
 
     def _check_bounded(self, what: str) -> None:
         if self._follow and self._timeout is None and self._limit is None and self._request.stop is None:

@@ -5,9 +5,8 @@ that names the range or the file; never fewer records in silence, never another 
 What lies outside the named range stays readable. Method: a log is made once, and closed, or killed while open. For
 each byte one bit, and then all of them, are flipped in a copy, which is opened for reading and for writing and read to
 its end, going on behind every damage. A copy has another inode, so opening it recovers; in the variants called
-"believed" the copy is opened and closed before the flip, so that its tails are taken at their word. Those are memory
-that processes share while the log is open, and not checksummed word by word: damage to `tails` itself is flipped
-there only in the blocks and words that carry more than one copy of the truth.
+"believed" the copy is opened and closed before the flip, so that its tails are taken at their word. The words of the
+tails are then memory that processes share, each the only copy of what it says, and are left out of the sweep.
 """
 
 from __future__ import annotations
@@ -114,6 +113,11 @@ def _fill_tail(log: tailrace.Log) -> None:
         transaction.append("left", "third")
         transaction.append("right", "third")
     log.topic("plain").append("last")
+
+
+def is_word(position: int) -> bool:
+    """Whether a byte of the tails belongs to the header or to the words of a slot, not to a checksummed block."""
+    return position < 4_096 or (position - 4_096) % 256 < 64
 
 
 # Reading it.
@@ -272,6 +276,7 @@ class Sweep:
             for path in sorted(self.original.rglob("*"))
             if path.is_file()
             for position in range(path.stat().st_size)
+            if not (variant == "believed" and path.name == "tails" and is_word(position))
         ]
 
     def _copied(self) -> Path:

@@ -287,6 +287,9 @@ def _run_interrupted(machine: Machine) -> Finding | None:
         try:
             run(victim, [each])
         except KeyboardInterrupt:
+            if victim.store.closed:
+                # A close that was interrupted is finished by another.
+                victim.store.close()
             left = [path for path in held_locks(victim.process) if path != "/log/lock"]
             if left:
                 return Finding(f"{each} was interrupted and left {left} locked")
@@ -295,7 +298,9 @@ def _run_interrupted(machine: Machine) -> Finding | None:
                 return Finding(f"{each} was interrupted and left {owned} marked as held")
             if not victim.store.closed and not _can_lock(machine):
                 return Finding(f"{each} was interrupted and another process cannot append at once")
-    return None
+    victim.store.close()
+    left = held_locks(victim.process)
+    return Finding(f"after the last close {left} is still locked") if left else None
 
 
 def _can_lock(machine: Machine) -> bool:
