@@ -419,6 +419,7 @@ class TestThreadsForksAndClosing:
         for record in scan:
             if record.offset == 700:
                 break
+        assert len(os.listdir("/proc/self/fd")) == before
         assert scan.positions == {("orders", 0): 701}
         assert scan.first().offset == 0
         assert len(os.listdir("/proc/self/fd")) == before

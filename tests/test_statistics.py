@@ -74,12 +74,19 @@ class TestTopics:
 
     def test_the_rate_is_that_of_the_time_between_two_calls(self, log):
         topic = log.topic("orders")
-        topic.append("x")
+        topic.append("old", timestamp=TIME)
         assert log.topics()[0].rate == 0.0
-        time.sleep(0.2)
+        time.sleep(1.1)
         topic.extend([b"x"] * 1_000)
         (info,) = log.topics()
-        assert 0 < info.rate <= 1_000 / 0.2
+        assert 0 < info.rate <= 1_000 / 1.1
+
+    def test_the_first_rate_counts_the_records_of_the_last_ten_seconds(self, log):
+        topic = log.topic("orders", partitions=3)
+        topic.append("old", timestamp=TIME, partition=0)
+        for number in range(50):
+            topic.append("new", partition=number % 2)
+        assert log.topics()[0].rate == 5.0
 
 
 class TestLog:

@@ -70,19 +70,16 @@ class Cursor:
         closed: Callable[[], bool],
     ) -> None:
         self.engine = engine
-        self.request = request
         self.reverse = request.reverse
+        self.merging = request.by_time
         self.left = limit
-        self.follow = follow
-        self.timeout = timeout
-        self.closed = closed
         self.generation = engine.generation
         self.mutex = threading.Lock()
         self.places = Places(request.reverse)
-        self.gauges: Gauges | None = None
+        self.gauges: Gauges | None = None if engine.closed else engine.store.home.gauges
         self.rest: Part | None = None
-        self.error: TailraceError | None = None
-        self.parts = self._parts()
+        self.error: Exception | None = None
+        self.parts = _parts(engine, request, self.places, follow, timeout, closed)
 
     def gather(self, max_records: int, *, whole: bool = False) -> list[Part]:
         """Parts of so many records at most, none at the end; a follower takes what is there.
@@ -133,7 +130,9 @@ class Cursor:
                 raise StopIteration
             try:
                 part = next(self.parts)
-            except TailraceError as error:
+            except StopIteration:
+                raise
+            except Exception as error:
                 # Asked again, it says the same: an end would look like the end of the records.
                 self.error = error
                 raise
@@ -143,41 +142,44 @@ class Cursor:
                 self.left -= part.stop - part.first
         return part
 
-    def _parts(self) -> Generator[Part | None, None, None]:
-        try:
-            self.gauges = self.engine.store.home.gauges
-            yield from self._follow() if self.follow else self._bounded()
-        except ClosedError:
-            if not self.follow:
-                raise
-        except ValueError as error:
-            # The tails are unmapped when the log is closed, and whoever reads a word then gets this.
-            if not self.engine.closed:
-                raise
-            if not self.follow:
-                raise ClosedError("The log was closed while it was read.") from error
-        except OSError as error:
-            if isinstance(error, TailraceError):
-                raise
-            raise storage_error(error, f"Reading {self.request.topic!r}") from error
 
-    def _follow(self) -> Iterator[Part | None]:
-        return Follower(self.engine, self.request, self.timeout, self.closed, self.places.opened).parts()
+def _parts(
+    engine: Engine, request: Request, places: Places, follow: bool, timeout: float | None, closed: Callable[[], bool]
+) -> Generator[Part | None, None, None]:
+    """The parts of one pass, every failure typed; not a method, so that a cursor is freed with its last reference."""
+    try:
+        if follow:
+            yield from Follower(engine, request, timeout, closed, places.opened).parts()
+        else:
+            yield from _bounded(engine, request, places, closed)
+    except ClosedError:
+        if not follow:
+            raise
+    except ValueError as error:
+        # The tails are unmapped when the log is closed, and whoever reads a word then gets this.
+        if not engine.closed:
+            raise
+        if not follow:
+            raise ClosedError("The log was closed while it was read.") from error
+    except OSError as error:
+        if isinstance(error, TailraceError):
+            raise
+        raise storage_error(error, f"Reading {request.topic!r}") from error
 
-    def _bounded(self) -> Iterator[Part]:
-        request = self.request
-        if self.closed():
-            raise ClosedError("The log is closed.")
-        spans = resolve(self.engine, self.engine.entry(request.topic), request)
-        for span in spans:
-            self.places.opened(span)
-        spans = [span for span in spans if span.next < span.stop]
-        streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
-        if request.by_time and streams:
-            yield from merged(streams, reverse=request.reverse)
-            return
-        for stream in reversed(streams) if request.reverse else streams:
-            yield from stream
+
+def _bounded(engine: Engine, request: Request, places: Places, closed: Callable[[], bool]) -> Iterator[Part]:
+    if closed():
+        raise ClosedError("The log is closed.")
+    spans = resolve(engine, engine.entry(request.topic), request)
+    for span in spans:
+        places.opened(span)
+    spans = [span for span in spans if span.next < span.stop]
+    streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
+    if request.by_time and streams:
+        yield from merged(streams, reverse=request.reverse)
+        return
+    for stream in reversed(streams) if request.reverse else streams:
+        yield from stream
 
 
 class _Alone:
@@ -244,7 +246,7 @@ class Records(Iterator[Record]):
             return [
                 Record(topic, partition, columns.offset(0), columns.time(0), columns.key(0), columns.value(0), headers)
             ]
-        if not self._cursor.request.by_time:
+        if not self._cursor.merging:
             return [*records(part)]
         known = self._decoded.get(partition)
         if known is None or known[0] is not columns:

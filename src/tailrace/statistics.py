@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # A rate is taken over at least so long, so that two calls in a row do not show noise.
 RATE_SECONDS_MIN = 1.0
+# The first call has nothing to compare with: it counts the records of so long.
+RECENT_SECONDS = 10
 
 
 def stats(engine: Engine) -> Stats:
@@ -196,7 +198,7 @@ class Survey:
             self.files.close(descriptor)
 
     def rate(self, entry: TopicEntry, end: int) -> float:
-        """Records appended a second since an earlier call in this process; 0.0 at the first."""
+        """Records appended a second since an earlier call in this process; at the first, by the newest timestamps."""
         now = self.files.monotonic()
         samples = self.samples.setdefault(entry.id, [])
         while len(samples) > 1 and now - samples[1][0] >= RATE_SECONDS_MIN:
@@ -204,7 +206,22 @@ class Survey:
         if not samples or now - samples[-1][0] >= RATE_SECONDS_MIN:
             samples.append((now, end))
         began, first = samples[0]
-        return max(0, end - first) / (now - began) if now > began else 0.0
+        if now - began < RATE_SECONDS_MIN:
+            return self._recent(entry) / RECENT_SECONDS
+        return max(0, end - first) / (now - began)
+
+    def _recent(self, entry: TopicEntry) -> int:
+        """How many records have a timestamp of the last ten seconds."""
+        since = self.files.now_us() - RECENT_SECONDS * 1_000_000
+        count = 0
+        for slot in entry.slots:
+            incarnation, size = self.known.get(slot, (0, Size()))
+            partition = self.store.locate(slot)
+            if incarnation == entry.id and partition is not None and size.newest is not None and size.newest >= since:
+                reader = self.store.reader(partition)
+                count += max(0, size.end - reader.offset_at(since))
+                reader.close()
+        return count
 
     def settings(self, entry: TopicEntry) -> Settings:
         """The settings of a topic, for the caller to keep."""

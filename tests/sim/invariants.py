@@ -51,7 +51,7 @@ class Invariants:
         path = str(detail[0]) if detail else ""
         if kind == "lock":
             self._lock_order(process, path)
-        if kind == "sync_data" and path.endswith(".seg"):
+        if kind == "sync_data" and path.startswith(f"{self.path}/") and path.endswith(".seg"):
             self._synced_under_lock(process, path)
         self.changed = kind in NAMING or (kind == "write" and "/journal/" in path) or kind == "truncate"
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from tailrace.disk.store import Store
@@ -468,17 +469,16 @@ def _live_round(tally: Tally, plan: Plan, number: int) -> None:
     names = [f"writer-{index}" for index in range(3)]
     label = ("live", plan.seed, number)
 
-    def write(process: Process, steps: list[Step]) -> None:
-        writer = Writer(process, witness)
-        run(writer, steps)
-
+    # A process that opens the log while another does sleeps for long, so mostly all have it open from the start.
+    early = random.random() < 0.75
     for name in names:
         process = Process(disk, name)
+        writer = Writer(process, witness) if early else None
         steps = workload(random, plan.length)
-        scheduler.spawn(process, lambda process=process, steps=steps: write(process, steps))  # type: ignore[misc]
+        scheduler.spawn(process, partial(_write, process, witness, writer, steps))
     reader = Process(disk, "reader")
     reads: list[Finding] = []
-    scheduler.spawn(reader, lambda: _read_on(reader, witness, reads))
+    scheduler.spawn(reader, partial(_read_on, reader, witness, reads))
     kill = Kill(random.randrange(1, 700), process=random.choice(names), when=random.choice(MOMENTS))
     disk.plan(*([kill] if random.random() < 0.8 else []))
     moment = random.randrange(1, 2_000)
@@ -503,6 +503,10 @@ def _live_round(tally: Tally, plan: Plan, number: int) -> None:
     for choice in disk.crash_states(random, plan.states):
         told = (*label, "end", choice)
         tally.state(told, witness, lambda: check(disk.crash(choice), witness, cut=True, deep=True))
+
+
+def _write(process: Process, witness: Witness, writer: Writer | None, steps: list[Step]) -> None:
+    run(writer or Writer(process, witness), steps)
 
 
 def _read_on(process: Process, witness: Witness, findings: list[Finding]) -> None:

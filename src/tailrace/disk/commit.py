@@ -33,7 +33,14 @@ from tailrace.disk.tails import (
     UNRESOLVED_WORD,
     State,
 )
-from tailrace.errors import CommittedNotVisibleError, CorruptionError, DiskFullError, DurabilityError, LimitError
+from tailrace.errors import (
+    CommittedNotVisibleError,
+    CorruptionError,
+    DiskFullError,
+    DurabilityError,
+    LimitError,
+    StorageError,
+)
 from tailrace.limits import ADOPT_BYTES_MIN, INLINE_BYTES_MAX, PARTICIPANTS_MAX
 
 if TYPE_CHECKING:
@@ -95,14 +102,15 @@ class Committer:
 
     def holding(self, action: Callable[[], Result]) -> Result:
         """Run an action under the journal lock; after any exception everything it held is closed."""
+        holding = False
         try:
             self.acquire()
+            holding = True
             result = action()
             self.release()
-        except Reentered:
-            raise
         except BaseException as error:
-            self.abandon()
+            if holding or not isinstance(error, Reentered):
+                self.abandon()
             if is_untyped(error):
                 raise storage_error(error, "a write to the log", self.home.path) from error
             raise
@@ -188,6 +196,8 @@ class Committer:
         """Decide where one part goes: what the journal says, and the state after it. Rolls, seals and closes holes."""
         partition, staged = write.partition, write.staged
         if staged is not None:
+            if self.files.stat(f"{partition.path}/{staged.name}") is None:
+                raise StorageError(f"The staged segment {staged.name} is gone.", path=partition.path)
             partition.seal()
         else:
             partition.make_room(frames_size(write.frames))
@@ -303,6 +313,8 @@ class Committer:
         target = f"{partition.path}/{segment_name(part.base)}"
         if self.files.stat(source) is not None:
             self.files.rename(source, target)
+        elif self.files.stat(target) is None:
+            raise FileNotFoundError(errno.ENOENT, "a staged segment is gone", source)
         self.files.sync_directory(partition.path)
 
     # The journal's own state; the lock is held.

@@ -277,6 +277,8 @@ class Store:
     def transact(self, writes: Sequence[Write]) -> list[int]:
         """Add to several partitions, whole or absent, on disk when this returns; the first offset of each write."""
         self.check_writable()
+        if len({write.partition.slot for write in writes}) < len(writes):
+            raise ValueError("A transaction takes one write for each partition.")
         if self.home.tuning.background:
             self.flusher.start()
         self._make_way([write.partition for write in writes])
@@ -414,6 +416,8 @@ class Store:
 
 def one_group(frames: Sequence[Prepared]) -> list[Prepared]:
     """The same frames as one group: a scan after a crash takes all of them or none."""
+    if len(frames) < 2:
+        return list(frames)
     return [*(frame._replace(flags=frame.flags | MORE) for frame in frames[:-1]), frames[-1]]
 
 
