@@ -475,7 +475,9 @@ def test_partitions_grow_under_writers(log):
         thread.start()
     for partitions in range(2, 8):
         log.topic("orders").alter(partitions=partitions)
-        time.sleep(0.01)
+        deadline = time.monotonic() + 20
+        while not topic.offsets()[partitions - 1].latest and time.monotonic() < deadline:
+            time.sleep(0.001)
     stopped.set()
     for thread in threads:
         thread.join(20)

@@ -303,14 +303,17 @@ class DurabilityError(StorageError):
     """A sync to disk failed, so nothing after the last acknowledged write can be promised."""
 
     code = "durability"
-    hint = "Nothing of this call was acknowledged; check the disk, open the log again, then run: tailrace verify"
+    hint = (
+        "Nothing of this call was acknowledged and reading goes on; check the disk, "
+        "restart the machine so that the log recovers, then run: tailrace verify"
+    )
 
 
 class CommittedNotVisibleError(StorageError):
     """The write is on disk and will stay, but could not be made visible yet."""
 
     code = "committed-not-visible"
-    hint = "Do not write it again: it appears as soon as any process opens the log or writes to it."
+    hint = "Do not write it again: it is on disk, and appears when there is space again or after the log has recovered."
 
 
 class LimitError(TailraceError):

@@ -274,20 +274,14 @@ class Tuning(NamedTuple):
 
     # Bytes of a journal file; smaller ones are checkpointed more often.
     journal_bytes: int = limits.JOURNAL_BYTES_DEFAULT
-    # Bytes of frames between two entries of a segment's index; more makes seeks slower and footers smaller.
-    index_bytes: int = 64 * limits.KIB
     # Seconds between two rounds of the background flusher: the longest that a write with durable=False stays unsynced.
     flush_seconds: float = 0.5
     # Seconds after which a journal that holds anything is checkpointed.
     checkpoint_seconds: float = 60.0
     # False: no thread is started, and every promise in time is kept by the calls themselves.
     background: bool = True
-    # Seconds to wait for any lock before LockedError or BusyError.
-    lock_timeout: float = 30.0
     # Bytes of zeros written ahead of a durable append, so that most appends do not change the size of the file.
     zero_ahead_bytes: int = 128 * limits.KIB
-    # Bytes of one read from a segment.
-    read_bytes: int = 256 * limits.KIB
     # Partitions whose files this process keeps open at the same time.
     open_partitions_max: int = 256
 

@@ -176,7 +176,8 @@ def memory_path(tmp_path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.mark.timeout(300)
+# The alarm clock is taken, see in_time().
+@pytest.mark.timeout(300, method="thread")
 @pytest.mark.parametrize(
     ("write", "whole", "prepare"),
     [
@@ -205,14 +206,18 @@ def test_interrupt_at_every_moment(
     while True:
         number += 1
         values = [f"v{number}.{at}" for at in range(4)]
-        if prepare is not None:
-            prepare(bench.log, values)
         injector = Injector(number)
-        injector.run(lambda values=values: write(bench.log, values))
-        if not injector.place:
-            break
+        try:
+            with in_time():
+                if prepare is not None:
+                    prepare(bench.log, values)
+                injector.run(lambda values=values: write(bench.log, values))
+            if not injector.place:
+                break
+            problem = bench.look(values, number)
+        except Hang:
+            problem = "the interrupted write hangs"
         assert number < MOMENTS_MAX
-        problem = bench.look(values, number)
         if problem is not None:
             wrong.setdefault(problem, []).append(injector.place)
             bench.give_up()

@@ -8,7 +8,8 @@ import pytest
 
 from tests.meaning import record_meaning
 from tests.sim.engine import small_limits
-from tests.sim.trials import TRIALS, Plan, Tally
+from tests.sim.machine import Plan, Tally
+from tests.sim.trials import TRIALS
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.sim import PASSIVE, Disk, Process
 from tests.sim.witness import Finding, Found, Key, Witness, compare, differences, read_all
 
 PATH = "/log"
-TUNING = Tuning(journal_bytes=16_384, zero_ahead_bytes=256, background=False, lock_timeout=30.0)
+TUNING = Tuning(journal_bytes=16_384, zero_ahead_bytes=256, background=False)
 SEGMENT_BYTES = 4_096
 BIG_BYTES = 900  # A value that is adopted under small_limits.
 EXTRA_NUMBER = 900_000
@@ -162,7 +162,7 @@ class Writer:
         group.acknowledged = dict(zip(parts, firsts, strict=True))
 
     def together(self, places: Sequence[Place]) -> None:
-        """Appends of several threads that wait for the disk at the same time, as the leader of their group sees them."""
+        """Appends of several threads that wait for the disk at once, as the leader of their group sees them."""
         targets = [self.at(place) for place in places]
         groups, waiters = [], []
         for key, partition in targets:
@@ -267,7 +267,7 @@ def check(disk: Disk, witness: Witness, *, cut: bool, deep: bool = False, whole:
 
 
 def _check_deep(disk: Disk, witness: Witness, found: Found) -> Finding | None:
-    """I9: recovering twice equals once, and what is appended after a recovery survives a cut that keeps nothing else."""
+    """I9: recovering twice equals once, and what is appended after a recovery survives a cut that keeps no more."""
     disk = disk.crash(None)
     process = Process(disk, "second")
     writer = Writer(process, witness.copy())

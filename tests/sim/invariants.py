@@ -7,17 +7,17 @@ witness the highest `safe` of every partition, since that is a promise too.
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import NamedTuple
 
 from tailrace.disk.journal import ENTRIES_AT, ENTRY, ENTRY_MAGIC, SECTOR_BYTES, SECTORS, Generation, parse_generation
 from tailrace.disk.segment import HEADER_BYTES, TRAILER, TRAILER_BYTES, segment_base
-from tailrace.disk.tails import DIRTY, END, INCARNATION, PENDING, READY_WORD, SAFE, SLOTS_WORD, START, SYNCING
+from tailrace.disk.tails import DIRTY, END, INCARNATION, PENDING, READY_WORD, SAFE, SLOT_BYTES, SLOTS_WORD, START
 from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
-from tailrace.disk.tails import SLOT_BYTES
 from tests.sim.disk import Disk
 from tests.sim.inode import Directory, File
 from tests.sim.process import Process
-from tests.sim.witness import Witness
+from tests.sim.witness import Finding, Witness
 
 NAMING = frozenset({"create", "rename", "remove_file"})
 _WORDS = struct.Struct("<8Q")
@@ -62,6 +62,11 @@ class Invariants:
         if self.changed:
             self._generations()
             self._files_join()
+
+    def finding(self) -> Finding | None:
+        """The first thing that did not hold, with one more look."""
+        self.look()
+        return Finding(self.broken[0]) if self.broken else None
 
     def _say(self, text: str) -> None:
         self.broken.append(f"operation {self.disk.steps}: {text}")
@@ -166,7 +171,7 @@ class Invariants:
 
     def _partition_joins(self, name: str, partition: Directory, slots: list[int], index: int) -> None:
         bases = sorted(base for entry in partition.entries if (base := segment_base(entry)) is not None)
-        for base, following in zip(bases, bases[1:], strict=False):
+        for base, following in pairwise(bases):
             end = sealed_end(partition, base)
             if end != following:
                 self._say(f"I5: {name} has {base} up to {end} and then {following}")
@@ -214,10 +219,3 @@ def sealed_end(partition: Directory, base: int) -> int | None:
 def held_locks(process: Process) -> list[str]:
     """The paths of all that a process holds a lock of."""
     return sorted(file.path for file in process.descriptors.values() if file in file.inode.holders)
-
-
-def syncing(disk: Disk, path: str = "/log") -> bool:
-    """Whether any slot says that a sync is under way."""
-    file = disk.file(f"{path}/tails")
-    count = int.from_bytes(file.data[SLOTS_WORD * 8 : SLOTS_WORD * 8 + 8], "little")
-    return any(_WORDS.unpack_from(file.data, TAILS_HEADER_BYTES + slot * SLOT_BYTES)[SYNCING] for slot in range(count))

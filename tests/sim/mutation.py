@@ -15,7 +15,8 @@ def mutated(function: Any, old: str, new: str) -> FunctionType:
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) == 1, f"{function.__qualname__} has {source.count(old)} times {old!r}: name the rule anew"
     scope: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), f"<{function.__qualname__} without a rule>", "exec"), function.__globals__, scope)
+    code = compile(source.replace(old, new), f"<{function.__qualname__} without a rule>", "exec")
+    exec(code, function.__globals__, scope)
     made = scope[function.__name__]
     assert isinstance(made, FunctionType)
     return made

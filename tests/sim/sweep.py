@@ -1,6 +1,6 @@
 """The full sweeps as a command: `python -m tests.sim.sweep [options] [trial ...]`.
 
-Each seed is a workload of its own. Every trial lets one kind of thing go wrong at every operation of it, so a seed takes
+Each seed is a workload of its own. Every trial lets one kind of thing go wrong at every operation of it, which takes
 from seconds to minutes; `--minutes` bounds the whole.
 """
 
@@ -12,7 +12,8 @@ import sys
 import time
 
 from tests.sim.engine import small_limits
-from tests.sim.trials import TRIALS, Plan, Tally
+from tests.sim.machine import Plan, Tally
+from tests.sim.trials import TRIALS
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

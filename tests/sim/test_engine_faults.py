@@ -26,9 +26,7 @@ def test_interrupt_slice(trial):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "moments"), [("fails", 60), ("full", 140), ("nested", 60), ("interrupts", 50)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("name", "moments"), [("fails", 60), ("full", 140), ("nested", 60), ("interrupts", 50)])
 def test_faults(trial, name, moments):
     """The same over more of a longer run: I2 to I9 and I11."""
     assert trial(name, shift=1, moments=moments, length=20).faults

@@ -1,9 +1,9 @@
-"""What a plausible design gets wrong, each as a directed test; the rule is then taken out and the loss must show."""
+"""What a plausible design gets wrong in commits and locks; each rule is then taken out, and the loss must show."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 
@@ -11,80 +11,17 @@ import pytest
 
 from tailrace.disk import commit, reader, recovery
 from tailrace.disk.commit import Committer
-from tailrace.disk.frame import MORE, place, prepare, salt_chain
 from tailrace.disk.journal import JournalFile
 from tailrace.disk.partition import Partition
-from tailrace.disk.recovery import Recovery
-from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, parse_header, walk
-from tailrace.disk.store import Store
-from tailrace.disk.tails import DIRTY, IDENTITY, Tails
-from tailrace.errors import CorruptionError, DurabilityError, LockedError, TailraceError, TopicNotFoundError
-from tests.sim import Disk, Fail, Kill, Killed, Process, Scheduler
-from tests.sim.engine import TUNING, Writer, check, frames_of, open_store
+from tailrace.disk.segment import walk
+from tailrace.disk.tails import DIRTY
+from tailrace.errors import DurabilityError, TopicNotFoundError
+from tests.sim import Fail, Kill, Killed, Scheduler
+from tests.sim.bench import BOTH, FIRST, Bench, killed
+from tests.sim.engine import Writer, check, frames_of
 from tests.sim.faults import Fault
-from tests.sim.invariants import Invariants
 from tests.sim.mutation import mutate, mutated
-from tests.sim.witness import Finding, Witness, compare, read_all
-
-FIRST = "/log/topics/00000001-t/0/00000000000000000000.seg"
-BOTH = (("t", 0), ("t", 1))
-
-
-class Bench:
-    """A machine with the writers a and b, who both use the partitions of topic t."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.disk = Disk(seed)
-        self.witness = Witness()
-        self.invariants = Invariants(self.disk, self.witness)
-        self.a = self.writer("a")
-        self.a.append(("t", 0))
-        self.a.append(("t", 1))
-        self.b = self.writer("b")
-        self.b.append(("t", 0))
-        self.b.transact(BOTH)
-
-    def writer(self, name: str) -> Writer:
-        return Writer(Process(self.disk, name), self.witness)
-
-    def strike(self, fault: Fault, kind: str, path: str, number: int = 1) -> None:
-        """Let a fault happen at the number-th operation of a kind on a path that holds a text."""
-        seen = 0
-
-        def look(process: Process, done: str, detail: tuple[object, ...]) -> None:
-            nonlocal seen
-            self.invariants(process, done, detail)
-            if done == kind and any(path in str(part) for part in detail):
-                seen += 1
-                if seen == number:
-                    fault.at = self.disk.steps
-                    self.disk.plan(fault)
-
-        self.disk.observer = look
-
-    def calm(self) -> None:
-        self.disk.observer = self.invariants
-        self.disk.plan()
-
-    def cut(self, states: int = 40) -> Finding | None:
-        """The first thing wrong after a power cut, over many states of the medium; and no invariant was broken."""
-        self.invariants.look()
-        for choice in self.disk.crash_states(Random(1), states):
-            try:
-                finding = check(self.disk.crash(choice), self.witness, cut=True, deep=True)
-            except TailraceError as error:
-                finding = Finding(repr(error))
-            if finding is not None:
-                return finding
-        return Finding(self.invariants.broken[0]) if self.invariants.broken else None
-
-
-def killed(action: Callable[[], object]) -> None:
-    with pytest.raises(Killed):
-        action()
-
-
-# Rows of the table "what goes wrong without these rules".
+from tests.sim.witness import Finding
 
 
 def hole(across_a_roll: bool) -> Bench:
@@ -254,245 +191,6 @@ def test_the_generation_remembered_in_a_process(monkeypatch):
     assert finding.lost
 
 
-def rewritten(*, more: bool = False) -> Bench:
-    """A sealed segment written anew in another layout, as a compaction would, while the journal still holds its frames."""
-    bench = Bench()
-    bench.a.append(("t", 0), durable=None)
-    bench.a.transact(BOTH, 2, split=True)
-    bench.a.roll(("t", 0))
-    process = bench.a.process
-    records = [value for _, value in sorted(read_all(bench.a.store)[1, 0].records.items())]
-    header = parse_header(bench.disk.files()[FIRST][:HEADER_BYTES])
-    assert header is not None
-    salt = header.salt + 1
-    # Keys make the new layout longer than the old one, so that a replay by position would hit the middle of a frame.
-    frames = prepare(records, [b"k" * 60] * len(records), None, process.now_us())
-    if more:
-        frames = [frame._replace(flags=frame.flags | MORE) for frame in frames]
-    placed = place(frames, 0, salt_chain(salt))
-    index = Index(salt)
-    index.add_placed(frames, placed.buffers)
-    descriptor = process.open(f"{FIRST}.new", create=True)
-    process.write(descriptor, pack_header(header.topic_id, header.partition, salt, header.created), 0)
-    process.write_all(descriptor, [*placed.buffers, index.pack_footer()], HEADER_BYTES)
-    process.sync_data(descriptor)
-    process.rename(f"{FIRST}.new", FIRST)
-    process.sync_directory(FIRST.rpartition("/")[0])
-    return bench
-
-
-def test_replay_compares_salts():
-    """I6: a replay does not write into a segment that was written anew under the same name."""
-    assert rewritten().cut() is None
-
-
-def test_replay_by_name_alone(monkeypatch):
-    mutate(monkeypatch, Recovery, "_replay_write", "if header.salt != part.salt:", "if False:")
-    assert rewritten().cut() is not None
-
-
-def test_in_a_sealed_segment_the_footer_decides():
-    """A rewritten segment may end in a frame whose group went on; its footer says that nothing is missing."""
-    bench = rewritten(more=True)
-    assert compare(bench.witness, read_all(bench.writer("c").store), cut=False) is None
-    assert bench.cut() is None
-
-
-def trims() -> Finding | None:
-    """Several segments are removed by one trim, and the power goes at each of its operations."""
-    bench = Bench()
-    for _ in range(4):
-        bench.a.roll(("t", 0))
-        bench.a.append(("t", 0))
-    findings: list[Finding] = []
-
-    def look(process: Process, kind: str, detail: tuple[object, ...]) -> None:
-        bench.invariants(process, kind, detail)
-        if kind in ("remove_file", "sync_directory", "write", "sync_data") and not findings:
-            finding = bench.cut(24)
-            findings.extend([finding] if finding else [])
-
-    bench.disk.observer = look
-    bench.a.trim(("t", 0), 6)
-    bench.calm()
-    finding = bench.cut(24)
-    return findings[0] if findings else finding
-
-
-def test_retention_order():
-    """I5: segments go one by one, oldest first, and what comes back after a cut is below the trim."""
-    assert trims() is None
-
-
-def test_retention_without_an_order(monkeypatch):
-    """Two rules stand in for each other: an order on the medium, and a recovery that clears what came back."""
-    mutate(monkeypatch, Partition, "trim", "self.files.sync_directory(self.path)", "pass")
-    assert trims() is None
-    mutate(monkeypatch, Recovery, "_scan", "self._kept(directory, place.trim)", "self._bases(directory)")
-    assert trims() is not None
-
-
-def half_created_successor() -> Bench:
-    bench = Bench()
-    bench.a.roll(("t", 0))
-    bench.strike(Kill(0, when="after"), "create", ".seg")
-    killed(lambda: bench.a.append(("t", 0)))
-    bench.calm()
-    bench.b.trim(("t", 0), 99)
-    return bench
-
-
-def test_retention_goes_by_the_state_not_by_the_listing():
-    """I5: a half-created successor does not make the last good segment an old one."""
-    assert half_created_successor().cut() is None
-
-
-def test_retention_by_listing(monkeypatch):
-    mutate(monkeypatch, Partition, "trim", "if base <= self.state.base", "")
-    assert half_created_successor().cut() is not None
-
-
-def seals() -> Finding | None:
-    bench = Bench()
-    bench.a.append(("t", 0), 3, split=True, durable=None)
-    findings: list[Finding] = []
-
-    def look(process: Process, kind: str, detail: tuple[object, ...]) -> None:
-        bench.invariants(process, kind, detail)
-        if not findings and any(".seg" in str(part) for part in detail):
-            finding = bench.cut(40)
-            findings.extend([finding] if finding else [])
-
-    bench.disk.observer = look
-    bench.a.roll(("t", 0))
-    bench.calm()
-    return findings[0] if findings else bench.cut()
-
-
-def test_seal_in_two_syncs():
-    """I5, I7: the footer is written when all it covers is on disk."""
-    assert seals() is None
-
-
-def test_seal_in_one_sync(monkeypatch):
-    mutate(monkeypatch, Partition, "seal", "state.synced < state.position or", "False and")
-    finding = seals()
-    assert finding is not None
-    assert "corruption" in finding.text
-
-
-def copied_on_one_boot() -> Finding | None:
-    """cp -r without a sync, then work on the copy, then a power cut that keeps nothing unsynced."""
-    bench = Bench()
-    bench.a.store.close()
-    bench.b.store.close()
-    process = Process(bench.disk, "cp")
-    copies = {path: data for path, data in bench.disk.files().items() if path.startswith("/log/")}
-    bench.disk.observer = None
-    directories = {path.rpartition("/")[0] for path in copies}
-    for directory in sorted({parent for path in directories for parent in _parents(path)}):
-        process.make_directory(f"/copy{directory[4:]}")
-    for path, data in copies.items():
-        descriptor = process.open(f"/copy{path[4:]}", create=True)
-        process.write(descriptor, data, 0)
-        process.close(descriptor)
-    store = Store(process, "/copy", "a", tuning=TUNING)
-    entry = store.refresh().by_name["t"]
-    first = store.append(store.partition(entry.slots[0]), frames_of([b"on the copy"], process), 0.0)
-    after = bench.disk.crash(None)
-    try:
-        again = Store(Process(after, "again"), "/copy", "a", tuning=TUNING)
-        found = read_all(again)
-    except Exception as error:  # noqa: BLE001  # Anything but the records is a loss.
-        return Finding(repr(error), 1)
-    if (entry.id, 0) not in found or found[entry.id, 0].records.get(first) != b"on the copy":
-        return Finding("the record on the copy is lost", 1)
-    known = {key: contents._replace(records=dict(list(contents.records.items())[:first])) for key, contents in found.items()}
-    return compare(bench.witness, known, cut=True)
-
-
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
-
-
-def test_same_boot_is_not_enough():
-    """I1: the words of a copy are those of another file; recovery brings its pages to the medium first."""
-    assert copied_on_one_boot() is None
-
-
-def test_same_boot_alone(monkeypatch):
-    def careless(self: Tails, log_id: bytes) -> bool:
-        fields = IDENTITY.unpack(bytes(self.view[: IDENTITY.size]))
-        return fields[2] == self.files.boot_id() and fields[5] == log_id
-
-    monkeypatch.setattr(Tails, "belongs", careless)
-    finding = copied_on_one_boot()
-    assert finding is not None
-    assert finding.lost
-
-
-def test_a_copy_is_recognised_and_recovered():
-    """A synced copy on one boot is a log of its own from the moment it is opened."""
-    bench = Bench()
-    bench.a.append(("t", 0), durable=None)
-    bench.disk.copy("/log", "/copy")
-    process = Process(bench.disk, "copier")
-    trace = bench.disk.record()
-    store = Store(process, "/copy", "a", tuning=TUNING)
-    assert any(kind == "sync_everything" for _, kind, _ in trace)
-    assert compare(bench.witness, read_all(store), cut=False) is None
-    identity = IDENTITY.unpack(bytes(store.tails.view[: IDENTITY.size]))
-    assert identity[4] == process.stat("/copy/tails").inode != process.stat("/log/tails").inode  # type: ignore[union-attr]
-    store.append(store.partition(1), frames_of([b"other"], process), 0.0)
-    assert bench.cut() is None, "the original does not notice"
-
-
-def test_another_kernel_is_refused():
-    """A live handle with another boot id: never recovered under it."""
-    bench = Bench()
-
-    class Foreign(Process):
-        def boot_id(self) -> bytes:
-            return b"another kernel !"
-
-    before = bench.disk.files()["/log/tails"]
-    with pytest.raises(LockedError):
-        open_store(Foreign(bench.disk, "foreign"))
-    assert bench.disk.files()["/log/tails"] == before
-
-
-def damaged_header(position: int) -> Finding | None:
-    """A last segment with one damaged header byte; what recovery makes of it."""
-    bench = Bench()
-    disk = bench.disk.crash(None)
-    disk.flip(FIRST, position)
-    before = disk.files()[FIRST]
-    store = open_store(Process(disk, "recoverer"))
-    if disk.files().get(FIRST) != before:
-        return Finding("the damaged segment was touched", 1)
-    partition = store.partition(1)
-    if partition.end < 3 or not partition.failed:
-        return Finding(f"recovery took it for new: it ends at {partition.end}", 3)
-    with pytest.raises(CorruptionError) as caught:
-        list(store.reader(partition).frames(0, partition.end))
-    assert (caught.value.first, caught.value.path) == (0, FIRST)
-    with pytest.raises(DurabilityError):
-        store.append(partition, frames_of([b"x"], store.files), 0.0)  # type: ignore[arg-type]
-    return None
-
-
-def test_torn_tail_or_damage():
-    """I10: a damaged header is never taken for a segment that was created and never synced."""
-    for position in range(HEADER_BYTES):
-        assert damaged_header(position) is None
-
-
-def test_damage_taken_for_a_torn_tail(monkeypatch):
-    mutate(monkeypatch, Recovery, "_scan", "if last and size <= HEADER_BYTES:", "if last:")
-    assert damaged_header(20) is not None
-
-
 def _append_often(writer: Writer, durable: float | None) -> None:
     for _ in range(4):
         writer.append(("t", 0), durable=durable)
@@ -530,9 +228,8 @@ def test_mixed_durability():
 
 
 def test_mixed_durability_without_the_lock(monkeypatch):
-    mutate(
-        monkeypatch, Partition, "sync", "self.files.sync_data(self.descriptor)", "self.leave(); self.files.sync_data(self.descriptor); self.lock.acquire()",
-    )  # fmt: skip
+    sync = "self.files.sync_data(self.descriptor)"
+    mutate(monkeypatch, Partition, "sync", sync, f"self.leave(); {sync}; self.lock.acquire()")
     problems = [problem for seed in range(12) for problem in mixed_durability(seed)]
     assert any("lost" in problem or "found at" in problem or "fell" in problem for problem in problems)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.disk.home import Home, storage_error
-from tailrace.disk.journal import ENTRIES_AT, Entry, JournalFile, journal_numbers, read_all
+from tailrace.disk.journal import ENTRIES_AT, Entry, JournalFile, journal_numbers, read_all, restore_names
 from tailrace.disk.partition import salted
 from tailrace.errors import CorruptionError, DurabilityError
 
@@ -27,6 +27,7 @@ class Generations:
 
     def newest(self) -> JournalFile:
         """The newest journal file, created if there is none, with the entries of others followed."""
+        restore_names(self.files, self.directory)
         numbers = journal_numbers(self.files, self.directory)
         if not numbers:
             return self.new_file(1, 1, 1)

@@ -264,6 +264,14 @@ def journal_numbers(files: Files, directory: str) -> list[int]:
     return sorted(int(name[:8]) for name in names if len(name) == 12 and name.endswith(".wal") and name[:8].isdigit())
 
 
+def restore_names(files: Files, directory: str) -> None:
+    """Give a journal file its name back whose owner died while it moved the file away and back."""
+    names = files.list_directory(directory)
+    for name in names:
+        if name.endswith(".wal.new") and name[:-4] not in names:
+            files.rename(f"{directory}/{name}", f"{directory}/{name[:-4]}")
+
+
 def read_all(files: Files, directory: str, log_id: bytes) -> list[tuple[JournalFile, list[Entry]]]:
     """Every journal file with its whole entries, oldest first; descriptors are closed again."""
     found = []

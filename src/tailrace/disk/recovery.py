@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import salt_chain
-from tailrace.disk.journal import ADOPT, Entry, JournalFile, Part, read_all
+from tailrace.disk.journal import ADOPT, Entry, JournalFile, Part, read_all, restore_names
 from tailrace.disk.segment import (
     HEADER_BYTES,
     Index,
@@ -82,6 +82,8 @@ class Recovery:
         self.path = path
         self.log_id = log_id
         self.write = write
+        if write:
+            restore_names(files, f"{path}/journal")
         self.floors, self.old_boot = self._read_floors()
         self.journal = read_all(files, f"{path}/journal", log_id)
         self.entries: list[Entry] = [entry for _, entries in self.journal for entry in entries]

@@ -149,7 +149,7 @@ def parse_header(data: bytes) -> SegmentHeader | None:
     if magic != MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):
         return None
     if version != VERSION:
-        raise VersionError(f"a segment has version {version}, which this version of Tailrace does not know")
+        raise VersionError(f"A segment has version {version}, which this version of Tailrace does not know.")
     return SegmentHeader(topic_id, partition, salt, created)
 
 
@@ -172,7 +172,7 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
     if magic != FOOTER_MAGIC or own_salt != salt:
         return None
     if version != VERSION:
-        raise VersionError(f"a segment's footer has version {version}, which this version of Tailrace does not know")
+        raise VersionError(f"A segment's footer has version {version}, which this version of Tailrace does not know.")
     body_bytes = size - TRAILER_BYTES - frames_end
     if entries > INDEX_ENTRIES_MAX or body_bytes != entries * ENTRY.size + producers * 24 or frames_end < HEADER_BYTES:
         return None

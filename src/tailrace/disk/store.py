@@ -298,7 +298,18 @@ class Store:
         """Add to several partitions; all or nothing when it waits for the disk, else partition by partition."""
         if durable == 0.0 and len(writes) > 1:
             return self.transact(writes)
-        return [self.append(write.partition, write.frames, durable, write.expect) for write in writes]
+        firsts: list[int] = []
+        for write in writes:
+            try:
+                firsts.append(self.append(write.partition, write.frames, durable, write.expect))
+            except TailraceError as error:
+                if firsts:
+                    error.hint = (
+                        f"Below durable=True partitions are written one by one: the records for {len(firsts)} of "
+                        f"{len(writes)} partitions were kept, those for the others were not. {error.hint}"
+                    )
+                raise
+        return firsts
 
     def _make_way(self, wanted: Sequence[Partition]) -> None:
         """Note what is about to be opened and close what was opened longest ago: descriptors stay bounded.
@@ -354,10 +365,12 @@ class Store:
             gauges.beat()
 
     def checkpoint(self) -> None:
-        """Empty the journal, when anything is in it."""
+        """Empty the journal, when anything is in it, and move the durable floor of every partition."""
         words = self.tails.words
         if any(self.tails.column(DIRTY, words[SLOTS_WORD])):
             self.committer.checkpoint()
+        else:
+            self.tails.sync()
 
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
@@ -381,6 +394,8 @@ class Store:
                 self.checkpoint()
             except (StorageError, LockedError, CorruptionError) as problem:
                 error = problem
+            except OSError as problem:
+                error = storage_error(problem, "closing the log", self.path)
         self.closed = True
         self._give_back()
         if error is not None:
