@@ -61,6 +61,11 @@ class Catalog:
 
     def __init__(self) -> None:
         self.offset = 0
+        # Slots of topics that were dropped since somebody last looked.
+        self.dropped: set[int] = set()
+        self._begin()
+
+    def _begin(self) -> None:
         self.next_slot = 1
         self.by_id: dict[int, TopicEntry] = {}
         self.by_name: dict[str, TopicEntry] = {}
@@ -88,7 +93,7 @@ class Catalog:
         elif op == "drop":
             self._forget(self.by_id[record["id"]])
         elif op == "snapshot":
-            self.__init__()  # type: ignore[misc]  # a snapshot begins from nothing
+            self._begin()
             for topic in record["topics"]:
                 trims = {int(partition): trim for partition, trim in topic["trims"].items()}
                 self._put(TopicEntry(topic["id"], topic["name"], topic["settings"], tuple(topic["slots"]), trims))
@@ -109,6 +114,7 @@ class Catalog:
             del self.by_name[entry.name]
         for slot in entry.slots:
             del self.by_slot[slot]
+        self.dropped.update(entry.slots)
 
     def place(self, slot: int) -> SlotPlace | None:
         """Whose slot it is, None when no topic alive has it."""

@@ -42,7 +42,7 @@ class DirectoryLock:
             self._open()
         if not files.lock(self.descriptor, timeout=self.home.timeout):
             error = self.home.locked(self.descriptor, self.path)
-            self._close()
+            self.close()
             raise error
 
     def release(self) -> None:
@@ -57,7 +57,7 @@ class DirectoryLock:
             return False
         while True:
             try:
-                self._close()
+                self.close()
                 break
             except KeyboardInterrupt:
                 continue
@@ -72,14 +72,14 @@ class DirectoryLock:
         """In a forked child: close the inherited descriptor without unlocking, which would unlock the parent."""
         self.mutex = threading.RLock()
         self.held = False
-        self._close()
+        self.close()
 
     def _open(self) -> None:
         if self.closing >= 0:
-            self._close()
+            self.close()
         self.descriptor = self.home.files.open(self.path, directory=True)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the descriptor; an interrupt between any two steps leaves what the next call needs to finish."""
         files = self.home.files
         if self.closing < 0:

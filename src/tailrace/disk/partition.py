@@ -467,19 +467,34 @@ class Partition:
             # Two names removed without a sync in between may come back in the wrong order.
             self.files.sync_directory(self.path)
 
-    def release(self) -> None:
-        """Close the descriptors of an idle partition; unsynced bytes are synced before, or an error would be lost."""
+    def release(self) -> bool:
+        """Close the descriptors of an idle partition, synced before, or a write-back error would be lost with them."""
         try:
             if self.descriptor >= 0 and self.alive and not self.failed and self.safe < self.end:
                 self.enter()
                 self.settle()
                 self.leave()
         except PendingCommit:
-            pass
+            self.abandon()
+            return False
         except BaseException:
             self.abandon()
             raise
-        self.close()
+        return self.retire()
+
+    def retire(self) -> bool:
+        """Close the descriptors unless a thread is at work here or has left unsynced bytes; whether they are closed."""
+        if not self.lock.mutex.acquire(blocking=False):
+            return False
+        try:
+            busy = self.lock.held or (self.alive and not self.failed and self.safe < self.end)
+            if not busy:
+                self.checked = False
+                self.lock.close()
+                self._close_segment()
+        finally:
+            self.lock.mutex.release()
+        return not busy
 
     def close(self) -> None:
         """Close the descriptors without unlocking: closing the last one of a lock frees it."""

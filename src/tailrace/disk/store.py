@@ -102,6 +102,13 @@ class Store:
             raise
         finally:
             reader.close()
+        for slot in list(catalog.dropped):
+            # A dropped topic's files take up space for as long as a descriptor is open.
+            partition = self.partitions.get(slot)
+            if partition is None or partition.retire():
+                self.partitions.pop(slot, None)
+                self.opened.pop(slot, None)
+                catalog.dropped.discard(slot)
 
     def locate(self, slot: int) -> Partition | None:
         """The partition of a slot, None when no topic alive has it."""
@@ -323,13 +330,12 @@ class Store:
         if surplus > 0:
             keep = {partition.slot for partition in wanted}
             for partition in [old for old in list(opened.values()) if old.slot not in keep][:surplus]:
-                if not partition.lock.held:
-                    opened.pop(partition.slot, None)
-                    try:
-                        partition.release()
-                    except (TailraceError, OSError):
-                        # Whoever writes there next meets the same failure and reports it.
-                        continue
+                try:
+                    if partition.release():
+                        opened.pop(partition.slot, None)
+                except (TailraceError, OSError):
+                    # Whoever writes there next meets the same failure and reports it.
+                    continue
 
     # Bringing to disk.
 
