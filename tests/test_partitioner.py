@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tailrace.partitioner import HASHES, STICKY_BYTES_MAX, STICKY_US_MAX, Sticky, murmur2
+from tailrace.limits import STICKY_BYTES_MAX, STICKY_US_MAX
+from tailrace.partitioner import HASHES, Sticky, murmur2
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from itertools import accumulate
 from typing import Any
 
 from tailrace.arrow import pyarrow, require, schema
+from tailrace.limits import JSON_NESTING_MAX
 
 META = ("topic", "partition", "offset", "timestamp", "key")
 
-# Arrow's parser recurses, so that one deep value would overflow the stack and end the process.
-_NESTING_MAX = 128
 # Beyond this a batch is parsed in halves: the parser works on one block, which holds 2 GiB at most.
 _BLOCK_BYTES_MAX = 256 << 20
 _OBJECT = b"{}"
@@ -97,7 +96,7 @@ def _plain(lines: Any) -> bool:
     if not compute.all(compute.starts_with(lines, "{")).as_py():
         return False
     brackets = sum(compute.max(compute.count_substring(lines, bracket)).as_py() for bracket in "{[")
-    if brackets > _NESTING_MAX:
+    if brackets > JSON_NESTING_MAX:
         return False
     try:
         lines.cast(pa.string())
@@ -168,9 +167,9 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 def _object(value: bytes) -> dict[str, Any] | None:
     """The JSON object that a value is; None when it is something else."""
-    if value.count(b"{") + value.count(b"[") > _NESTING_MAX:
+    if value.count(b"{") + value.count(b"[") > JSON_NESTING_MAX:
         brackets = _STRING.sub(b"", value).translate(None, _NOT_BRACKETS)
-        if max(accumulate(1 if bracket in b"{[" else -1 for bracket in brackets), default=0) > _NESTING_MAX:
+        if max(accumulate(1 if bracket in b"{[" else -1 for bracket in brackets), default=0) > JSON_NESTING_MAX:
             return None
     try:
         found = json.loads(value.decode("utf-8"))

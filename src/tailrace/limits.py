@@ -56,6 +56,17 @@ JOURNAL_BYTES_DEFAULT = 32 * MIB
 JOURNAL_BYTES_MIN = 16 * KIB
 JOURNAL_BYTES_MAX = GIB
 
+# Producers and keyless records: a record without a key stays where the last one went for so much or so long.
+PRODUCER_BUFFER_BYTES_MAX = GROUP_BYTES_MAX // 2
+STICKY_BYTES_MAX = MIB
+STICKY_US_MAX = 10_000
+
+# JSON values nested deeper are not turned into columns: the parser crashes on very deep ones.
+JSON_NESTING_MAX = 128
+
+# Writing processes that statistics are kept of.
+STATS_PAGES_MAX = 1_024
+
 # Arguments: a hundred years is longer than any wait or age that makes sense.
 DURATION_SECONDS_MAX = 36_525 * 86_400.0
 SIZE_BYTES_MAX = (1 << 63) - 1

@@ -10,6 +10,7 @@ from tailrace import engine as engines
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.recovery import remove_tree
 from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError
+from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name, validate_topic_name
 from tailrace.options import Tuning, parse_durable, parse_duration, parse_size
 from tailrace.topics import Topic
@@ -266,4 +267,11 @@ def _namespaces(path: str) -> list[str]:
 
 def _tuning() -> Tuning:
     journal = os.environ.get(JOURNAL_VARIABLE)
-    return Tuning(journal_bytes=parse_size(journal, JOURNAL_VARIABLE)) if journal else Tuning()
+    if not journal:
+        return Tuning()
+    size = parse_size(journal, JOURNAL_VARIABLE)
+    if not JOURNAL_BYTES_MIN <= size <= JOURNAL_BYTES_MAX:
+        raise ValueError(
+            f"{JOURNAL_VARIABLE}={journal!r} is out of range: write {JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes."
+        )
+    return Tuning(journal_bytes=size)

@@ -8,14 +8,10 @@ from struct import unpack_from
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from tailrace.limits import MIB
+from tailrace.limits import STICKY_BYTES_MAX, STICKY_US_MAX
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-
-# Keyless records that are appended one by one stay on a partition until one of these is reached.
-STICKY_BYTES_MAX = MIB
-STICKY_US_MAX = 10_000
 
 _MULTIPLIER = 0x5BD1E995
 _WORD = 0xFFFFFFFF

@@ -11,7 +11,7 @@ from tailrace.disk.staging import Write
 from tailrace.engine import name_damage
 from tailrace.errors import BusyError, ClosedError, CorruptionError, TailraceError, TopicNotFoundError
 from tailrace.intake import UNSET, check_sizes, encode_value
-from tailrace.limits import FRAME_BYTES_TARGET, GROUP_BYTES_MAX, PARTICIPANTS_MAX
+from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFER_BYTES_MAX
 from tailrace.options import parse_duration, parse_size, parse_time
 from tailrace.pending import Group, PendingPosition
 from tailrace.records import encode_data, encode_headers
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 RECORD_OVERHEAD_BYTES = 64
 # As soon as so much is buffered, lingering would gain nothing.
 EAGER_BYTES = FRAME_BYTES_TARGET
-BUFFER_BYTES_MAX = GROUP_BYTES_MAX // 2
 
 
 class Producer:
@@ -43,8 +42,10 @@ class Producer:
         self.topic = topic
         self.linger = parse_duration(linger, "linger")
         self.buffer_bytes = parse_size(buffer_bytes, "buffer_bytes")
-        if not 0 < self.buffer_bytes <= BUFFER_BYTES_MAX:
-            raise ValueError(f"buffer_bytes={buffer_bytes!r} is out of range: write 1 to {BUFFER_BYTES_MAX} bytes.")
+        if not 0 < self.buffer_bytes <= PRODUCER_BUFFER_BYTES_MAX:
+            raise ValueError(
+                f"buffer_bytes={buffer_bytes!r} is out of range: write 1 to {PRODUCER_BUFFER_BYTES_MAX} bytes."
+            )
         self.engine = topic.log.writing()
         self.generation = self.engine.generation
         self.settling = threading.Lock()

@@ -7,6 +7,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.limits import STATS_PAGES_MAX
+
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map
 
@@ -16,7 +18,7 @@ IDENTITY = struct.Struct("<8sQ16s")
 HEADER_BYTES = 4096
 PAGE_BYTES = 4096
 PAGE_WORDS = PAGE_BYTES // 8
-PAGES_MAX = 1024
+PAGES_MAX = STATS_PAGES_MAX
 FILE_BYTES_MAX = HEADER_BYTES + PAGES_MAX * PAGE_BYTES
 
 BUCKETS = 160
