@@ -205,14 +205,27 @@ class Recovery:
         return True
 
     def _replay_adopt(self, directory: str, part: Part, bases: list[int], touched: set[int]) -> bool:
-        staged = f"{directory}/{part.data.decode()}"
-        if self.files.stat(staged) is not None:
-            if not self.write:
-                raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
-            self.files.rename(staged, f"{directory}/{segment_name(part.base)}")
+        staged, target = f"{directory}/{part.data.decode()}", f"{directory}/{segment_name(part.base)}"
+        if self.files.stat(staged) is None:
+            if part.base not in bases:
+                return False
+            if self.write and self._salt_of(target) == part.salt:
+                # A recovery before this one may have died or failed at the sync that follows: move it once more.
+                self.files.rename(target, staged)
+        elif not self.write:
+            raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
+        if self.write and self.files.stat(staged) is not None:
+            self.files.rename(staged, target)
             self.files.sync_directory(directory)
-            return True
-        return part.base in bases
+        return True
+
+    def _salt_of(self, path: str) -> int:
+        descriptor = self.files.open(path)
+        try:
+            header = read_segment_header(self.files, descriptor)
+        finally:
+            self.files.close(descriptor)
+        return header.salt if header else 0
 
     def _sync(self, path: str) -> None:
         descriptor = self.files.open(path, write=True)
