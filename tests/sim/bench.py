@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tailrace.errors import TailraceError
+from tailrace.options import Tuning
 from tests.sim import Disk, Killed, Process
 from tests.sim.engine import TUNING, Writer, check
 from tests.sim.faults import Fault
@@ -33,8 +34,8 @@ class Bench:
         self.b.append(("t", 0))
         self.b.transact(BOTH)
 
-    def writer(self, name: str, **tuning: int) -> Writer:
-        return Writer(Process(self.disk, name), self.witness, tuning=TUNING._replace(**tuning))
+    def writer(self, name: str, *, tuning: Tuning = TUNING) -> Writer:
+        return Writer(Process(self.disk, name), self.witness, tuning=tuning)
 
     def strike(self, fault: Fault, kind: str, path: str, number: int = 1) -> None:
         """Let a fault happen at the number-th operation of a kind on a path that holds a text."""

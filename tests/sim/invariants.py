@@ -10,6 +10,7 @@ import struct
 from itertools import pairwise
 from typing import NamedTuple
 
+from tailrace.disk.frame import crc32c
 from tailrace.disk.journal import ENTRIES_AT, ENTRY, ENTRY_MAGIC, SECTOR_BYTES, SECTORS, Generation, parse_generation
 from tailrace.disk.segment import HEADER_BYTES, TRAILER, TRAILER_BYTES, segment_base
 from tailrace.disk.tails import DIRTY, END, INCARNATION, PENDING, READY_WORD, SAFE, SLOT_BYTES, SLOTS_WORD, START
@@ -27,7 +28,8 @@ class Journal(NamedTuple):
     """What one journal file says at a moment."""
 
     generation: Generation | None
-    entries: int
+    # Whether a whole entry stands under it.
+    used: bool
 
 
 class Invariants:
@@ -116,19 +118,19 @@ class Invariants:
             for name, inode in directory.entries.items()
             if isinstance(inode, File) and name.endswith(".wal")
         }
-        for name, (generation, entries) in self.journals.items():
+        for name, (generation, used) in self.journals.items():
             after = now.get(name)
             if after is None and f"{name}.new" in directory.entries:
-                now[name] = Journal(generation, entries)
+                now[name] = Journal(generation, used)
                 continue
             if generation is None or (after is not None and after.generation == generation):
                 continue
             if after is not None and after.generation is not None:
                 # A header without an entry under it may be written again for an older commit that is repeated there.
-                fell = entries and after.generation.lsn <= generation.lsn
+                fell = used and after.generation.lsn <= generation.lsn
                 if after.generation.generation <= generation.generation or fell:
                     self._say(f"I2: the generation of {name} fell from {generation} to {after.generation}")
-            if entries:
+            if used:
                 self._not_needed(name, generation)
         self.journals = now
 
@@ -143,13 +145,15 @@ class Invariants:
         generation = max(found, key=lambda each: each.generation, default=None)
         head = bytes(file.data[ENTRIES_AT : ENTRIES_AT + ENTRY.size])
         if generation is None or len(head) < ENTRY.size:
-            return Journal(generation, 0)
-        magic, _, salt, *_ = ENTRY.unpack(head)
-        return Journal(generation, int(magic == ENTRY_MAGIC and salt == generation.salt))
+            return Journal(generation, False)
+        magic, _, salt, _, length, _, payload_crc, _, crc = ENTRY.unpack(head)
+        payload = bytes(file.data[ENTRIES_AT + ENTRY.size : ENTRIES_AT + ENTRY.size + length])
+        whole = magic == ENTRY_MAGIC and crc == crc32c(head[:-4]) and payload_crc == crc32c(payload)
+        return Journal(generation, whole and salt == generation.salt)
 
     def _not_needed(self, name: str, generation: Generation) -> None:
         for slot, words in enumerate(self.slots):
-            if slot and words[INCARNATION] in self.witness.dropping:
+            if not words[INCARNATION] or (slot and words[INCARNATION] in self.witness.dropping):
                 continue
             if words[PENDING] and words[DIRTY] <= generation.generation:
                 self._say(f"I4: {name} lost generation {generation.generation} while slot {slot} was pending")

@@ -7,13 +7,13 @@ import errno
 import pytest
 
 from tailrace.disk.partition import Partition
-from tailrace.disk.store import Store
+from tailrace.disk.staging import Write
 from tailrace.errors import CorruptionError, DiskFullError, StorageError, TopicNotFoundError
-from tests.sim import Disk, Fail, Interrupt, Kill, Killed, Process
+from tests.sim import Fail, Interrupt, Kill, Killed, Process
 from tests.sim.bench import BOTH, FIRST, Bench, killed
-from tests.sim.engine import BIG_BYTES, TUNING, Writer, check, frames_of, open_store
+from tests.sim.engine import BIG_BYTES, check, frames_of, open_store
 from tests.sim.invariants import held_locks
-from tests.sim.witness import Witness, compare, read_all
+from tests.sim.witness import compare, read_all
 
 
 def grown(bench: Bench) -> str:
@@ -23,6 +23,7 @@ def grown(bench: Bench) -> str:
     return "z"
 
 
+@pytest.mark.xfail(strict=True, reason="Store.flush reads the tails through a mapping that may be older than the slots")
 def test_a_flush_reaches_slots_that_another_process_made(small):
     bench = Bench()
     new = grown(bench)
@@ -32,6 +33,9 @@ def test_a_flush_reaches_slots_that_another_process_made(small):
     assert partition.safe == partition.end == 1
 
 
+@pytest.mark.xfail(
+    strict=True, reason="a checkpoint skips slots beyond its process's mapping of the tails and moves the generation"
+)
 def test_a_checkpoint_reaches_slots_that_another_process_made(small):
     """I4: what lies in slots that were made later is synced before the journal forgets it."""
     bench = Bench()
@@ -53,6 +57,7 @@ def test_a_dead_commit_in_slots_that_another_process_made(small):
     assert bench.cut() is None
 
 
+@pytest.mark.xfail(strict=True, reason="Partition._load takes a first state block that was never whole for damage")
 @pytest.mark.parametrize("adopted", [False, True])
 def test_a_death_in_the_very_first_state_block(small, adopted):
     """A state block that was never whole says nothing, as long as nothing was published under it."""
@@ -80,11 +85,10 @@ def test_a_death_in_the_very_first_state_block(small, adopted):
     assert bench.cut() is None
 
 
+@pytest.mark.xfail(strict=True, reason="Admin._needs_snapshot does not ask for one in an empty segment")
 def test_a_death_before_the_first_record_of_a_catalog_segment(small):
     """A catalog segment begins with a snapshot, whoever comes to write its first record."""
     bench = Bench()
-    bench.strike(Kill(0), "write", "/catalog/", 1)
-    names = (f"topic-{number}" for number in range(99))
     seen = set(bench.disk.files())
 
     def look(process: Process, kind: str, detail: tuple[object, ...]) -> None:
@@ -94,15 +98,14 @@ def test_a_death_before_the_first_record_of_a_catalog_segment(small):
             bench.disk.plan(Kill(bench.disk.steps))
 
     bench.disk.observer = look
-    with pytest.raises(Killed):
-        while True:
-            bench.a.topic(next(names), 1)
+    killed(lambda: [bench.a.topic(f"topic-{number}", 1) for number in range(99)])
     bench.calm()
     bench.b.drop("topic-0")
     assert compare(bench.witness, read_all(bench.writer("c").store), cut=False) is None
     assert bench.cut() is None
 
 
+@pytest.mark.xfail(strict=True, reason="Reader.newest_base lists a directory outside the conversion of errors")
 def test_an_unreadable_catalog_is_a_typed_error():
     bench = Bench()
     bench.b.topic("n")
@@ -131,7 +134,10 @@ def test_a_death_while_a_journal_file_is_renamed():
             assert bench.cut() is None
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+LOST_NAME = pytest.mark.xfail(strict=True, reason="Committer._apply_part syncs an adopted name again without a new one")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, pytest.param(errno.ENOSPC, marks=LOST_NAME)])
 def test_a_failed_sync_of_an_adopted_name(small, number):
     """I1: a name whose sync failed counts as synced, so the next attempt gives it anew."""
     bench = Bench()
@@ -186,6 +192,7 @@ def test_a_recovery_that_stops_behind_an_adoption(small, fails):
     assert check(disk.crash(None), bench.witness, cut=True, deep=True) is None
 
 
+@pytest.mark.xfail(strict=True, reason="Committer._enter_pending raises for a slot whose topic was dropped")
 def test_a_dead_commit_in_a_topic_whose_drop_died(small):
     """Two deaths: a drop behind its record, and a commit of a writer that did not know. The log opens all the same."""
     bench = Bench()
@@ -205,8 +212,6 @@ def test_a_dead_commit_in_a_topic_whose_drop_died(small):
     values = bench.witness.values(2)
     group = bench.witness.attempt({(bench.a.entry("u").id, 0): values[1:]}, True)
     group.parts[1, 0] = values[:1]
-    from tailrace.disk.staging import Write
-
     writes = [Write(part, frames_of([value], bench.a.process)) for part, value in zip(partitions, values, strict=True)]
     with pytest.raises((Killed, TopicNotFoundError)):
         bench.a.store.transact(writes)
@@ -216,6 +221,7 @@ def test_a_dead_commit_in_a_topic_whose_drop_died(small):
     assert bench.cut() is None
 
 
+@pytest.mark.xfail(strict=True, reason="Store.close does nothing when called again")
 def test_a_close_that_was_interrupted_is_finished_by_another():
     """No lock is left behind: a second close gives back what the first did not."""
     number = 0
@@ -236,6 +242,7 @@ def test_a_close_that_was_interrupted_is_finished_by_another():
     assert number > 10
 
 
+@pytest.mark.xfail(strict=True, reason="Store.__init__ keeps the lock when refresh or resolve raises")
 @pytest.mark.parametrize("kind", [Interrupt, Fail])
 def test_an_open_that_does_not_succeed_leaves_no_lock(kind):
     number = 0
@@ -259,6 +266,9 @@ def test_an_open_that_does_not_succeed_leaves_no_lock(kind):
     assert failures > 10
 
 
+@pytest.mark.xfail(
+    strict=True, reason="without a floor Recovery._scan ends a partition with a damaged header at its base"
+)
 def test_silence_of_a_damaged_segment():
     """I10: a damaged last segment is named when it is read, also when the old tails are gone."""
     bench = Bench()
@@ -267,9 +277,11 @@ def test_silence_of_a_damaged_segment():
     process = Process(disk, "recoverer")
     process.remove_file("/log/tails")
     store = open_store(process)
-    with pytest.raises(CorruptionError):
-        list(store.reader(store.partition(1)).frames(0, store.partition(1).end))
-        read_all(store)
+    partition = store.partition(1)
+    with pytest.raises(CorruptionError) as caught:
+        list(store.reader(partition).frames(0, partition.end))
+    assert caught.value.first == 0
+    assert caught.value.last >= 1
 
 
 def test_a_partition_is_closed_under_its_lock(monkeypatch):
@@ -290,8 +302,8 @@ def test_a_partition_is_closed_under_its_lock(monkeypatch):
     monkeypatch.setattr(Partition, "leave", leave_and_meet)
     partition.release()
     monkeypatch.undo()
-    if entered:
-        assert partition.path in held_locks(store.files)  # type: ignore[arg-type]
+    assert entered, "nobody entered in between, so nothing was tried"
+    assert partition.path in held_locks(store.files)  # type: ignore[arg-type]
 
 
 def test_space_that_is_missing_while_resolving():
@@ -306,6 +318,3 @@ def test_space_that_is_missing_while_resolving():
     bench.disk.free = None
     bench.b.append(("t", 0))
     assert bench.cut() is None
-
-
-__all__ = ["TUNING", "Disk", "Store", "Witness", "Writer"]

@@ -239,7 +239,7 @@ def stale_writer() -> Bench:
     _, partition = bench.a.at(("t", 0))
     bench.b.drop("t")
     bench.b.append(("t", 0))
-    group = bench.witness.attempt({(bench.a.entry("t").id, 0): [b"stale"]}, True)
+    group = bench.witness.attempt({(bench.b.entry("t").id, 0): [b"stale"]}, True)
     first = bench.a.store.append(partition, frames_of([b"stale"], bench.a.process), 0.0)
     group.acknowledged = dict.fromkeys(group.parts, first)
     return bench

@@ -208,16 +208,14 @@ def nested(plan: Plan) -> Tally:
             aftermath(tally, machine, label, random, whole=False)
     for at, random in each_moment(plan, tally, "kill, kill", active):
         machine = Machine(plan)
-        label = ("kill, kill", plan.seed, at)
         if struck(machine, Kill(at, process="victim", when=random.choice(MOMENTS))):
             tally.faults += 1
-            two_deaths(tally, machine, label, random)
+            two_deaths(tally, machine, ("kill, kill", plan.seed, at), random)
     for at, random in each_moment(plan, tally, "recoveries", active):
         machine = Machine(plan)
-        label = ("recovery", plan.seed, at)
         if struck(machine, Cut(at, process="victim", when=random.choice(MOMENTS))):
             tally.faults += 1
-            recoveries(tally, machine, label, random)
+            recoveries(tally, machine, ("recovery", plan.seed, at), random)
     return tally
 
 
