@@ -23,7 +23,6 @@ def grown(bench: Bench) -> str:
     return "z"
 
 
-@pytest.mark.xfail(strict=True, reason="Store.flush reads the tails through a mapping that may be older than the slots")
 def test_a_flush_reaches_slots_that_another_process_made(small):
     bench = Bench()
     new = grown(bench)
@@ -33,9 +32,6 @@ def test_a_flush_reaches_slots_that_another_process_made(small):
     assert partition.safe == partition.end == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a checkpoint skips slots beyond its process's mapping of the tails and moves the generation"
-)
 def test_a_checkpoint_reaches_slots_that_another_process_made(small):
     """I4: what lies in slots that were made later is synced before the journal forgets it."""
     bench = Bench()
@@ -57,7 +53,6 @@ def test_a_dead_commit_in_slots_that_another_process_made(small):
     assert bench.cut() is None
 
 
-@pytest.mark.xfail(strict=True, reason="Partition._load takes a first state block that was never whole for damage")
 @pytest.mark.parametrize("adopted", [False, True])
 def test_a_death_in_the_very_first_state_block(small, adopted):
     """A state block that was never whole says nothing, as long as nothing was published under it."""
@@ -85,7 +80,6 @@ def test_a_death_in_the_very_first_state_block(small, adopted):
     assert bench.cut() is None
 
 
-@pytest.mark.xfail(strict=True, reason="Admin._needs_snapshot does not ask for one in an empty segment")
 def test_a_death_before_the_first_record_of_a_catalog_segment(small):
     """A catalog segment begins with a snapshot, whoever comes to write its first record."""
     bench = Bench()
@@ -105,7 +99,6 @@ def test_a_death_before_the_first_record_of_a_catalog_segment(small):
     assert bench.cut() is None
 
 
-@pytest.mark.xfail(strict=True, reason="Reader.newest_base lists a directory outside the conversion of errors")
 def test_an_unreadable_catalog_is_a_typed_error():
     bench = Bench()
     bench.b.topic("n")
@@ -134,10 +127,7 @@ def test_a_death_while_a_journal_file_is_renamed():
             assert bench.cut() is None
 
 
-LOST_NAME = pytest.mark.xfail(strict=True, reason="Committer._apply_part syncs an adopted name again without a new one")
-
-
-@pytest.mark.parametrize("number", [errno.EIO, pytest.param(errno.ENOSPC, marks=LOST_NAME)])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_a_failed_sync_of_an_adopted_name(small, number):
     """I1: a name whose sync failed counts as synced, so the next attempt gives it anew."""
     bench = Bench()
@@ -192,7 +182,6 @@ def test_a_recovery_that_stops_behind_an_adoption(small, fails):
     assert check(disk.crash(None), bench.witness, cut=True, deep=True) is None
 
 
-@pytest.mark.xfail(strict=True, reason="Committer._enter_pending raises for a slot whose topic was dropped")
 def test_a_dead_commit_in_a_topic_whose_drop_died(small):
     """Two deaths: a drop behind its record, and a commit of a writer that did not know. The log opens all the same."""
     bench = Bench()
@@ -221,7 +210,6 @@ def test_a_dead_commit_in_a_topic_whose_drop_died(small):
     assert bench.cut() is None
 
 
-@pytest.mark.xfail(strict=True, reason="Store.close does nothing when called again")
 def test_a_close_that_was_interrupted_is_finished_by_another():
     """No lock is left behind: a second close gives back what the first did not."""
     number = 0
@@ -242,7 +230,6 @@ def test_a_close_that_was_interrupted_is_finished_by_another():
     assert number > 10
 
 
-@pytest.mark.xfail(strict=True, reason="Store.__init__ keeps the lock when refresh or resolve raises")
 @pytest.mark.parametrize("kind", [Interrupt, Fail])
 def test_an_open_that_does_not_succeed_leaves_no_lock(kind):
     number = 0
@@ -266,9 +253,6 @@ def test_an_open_that_does_not_succeed_leaves_no_lock(kind):
     assert failures > 10
 
 
-@pytest.mark.xfail(
-    strict=True, reason="without a floor Recovery._scan ends a partition with a damaged header at its base"
-)
 def test_silence_of_a_damaged_segment():
     """I10: a damaged last segment is named when it is read, also when the old tails are gone."""
     bench = Bench()

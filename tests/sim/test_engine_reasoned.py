@@ -73,7 +73,6 @@ def test_unsynced_bytes_are_synced_before_their_descriptor_is_closed():
     assert partition.safe == partition.end
 
 
-@pytest.mark.xfail(strict=True, reason="Partition.release looks at safe, not at dirty")
 def test_committed_bytes_are_synced_before_their_descriptor_is_closed():
     """They are safe in the journal, but a write-back error that nobody heard of would let a checkpoint forget them."""
     bench = Bench()

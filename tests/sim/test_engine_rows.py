@@ -116,7 +116,7 @@ def test_fsyncgate_across_paths():
 
 
 def test_fsyncgate_across_paths_without_the_shared_word(monkeypatch):
-    mutate(monkeypatch, Partition, "sync", "words[word + FAILED] = 1", "words[word + SYNCING] = 0")
+    mutate(monkeypatch, Partition, "sync", "words[word + FAILED] = UNSYNCABLE", "words[word + SYNCING] = 0")
     finding = failed_seal().cut()
     assert finding is not None
     assert finding.lost

@@ -9,6 +9,7 @@ from tailrace.disk.catalog import TopicEntry, encode
 from tailrace.disk.frame import prepare
 from tailrace.disk.partition import frames_size
 from tailrace.disk.recovery import remove_tree
+from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import DIRTY, END, FAILED, INCARNATION, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
 from tailrace.errors import CorruptionError, LimitError, TopicExistsError, TopicNotFoundError
 from tailrace.limits import PARTITIONS_MAX, SLOTS_MAX, TOPIC_ID_MAX
@@ -69,6 +70,7 @@ class Admin:
             start = partition.start
             if offset <= start:
                 return 0
+            store.make_way([partition])
             if offset > partition.safe:
                 # Else a cut could give trimmed offsets to new records, which the trim would hide.
                 store.inside(partition, partition.settle)
@@ -116,6 +118,8 @@ class Admin:
             store.home.check_writable()
             if store.tails.words[UNRESOLVED_WORD]:
                 store.committer.resolve_locked()
+            # A writer that died between the catalog's block and its word has the word stored by entering.
+            store.inside(store.catalog_partition, lambda: None)
             store.refresh()
             return change()
 
@@ -180,8 +184,9 @@ class Admin:
         if block is None:
             return False
         state = block[1]
-        limit = max(CATALOG_SEGMENT_BYTES, CATALOG_BYTES_A_TOPIC * len(self.store.catalog.by_id))
-        return state.end > 0 and (not state.active or state.position > limit)
+        catalog = self.store.catalog
+        limit = max(CATALOG_SEGMENT_BYTES, CATALOG_BYTES_A_TOPIC * len(catalog.by_id), 4 * catalog.snapshot_bytes)
+        return state.end > 0 and (not state.active or state.position == HEADER_BYTES or state.position > limit)
 
     def _record_offset(self) -> int:
         """The offset that the next catalog record gets."""

@@ -63,18 +63,23 @@ class Catalog:
         self.offset = 0
         # Slots of topics that were dropped since somebody last looked.
         self.dropped: set[int] = set()
-        self._begin()
-
-    def _begin(self) -> None:
+        # How long the newest snapshot is.
+        self.snapshot_bytes = 0
         self.next_slot = 1
         self.by_id: dict[int, TopicEntry] = {}
         self.by_name: dict[str, TopicEntry] = {}
-        self.by_slot: dict[int, tuple[TopicEntry, int]] = {}
+        # Topic id and partition of every slot.
+        self.by_slot: dict[int, tuple[int, int]] = {}
 
     def apply(self, offset: int, value: bytes) -> None:
         """Take in one record; records come in order, and a snapshot may come first."""
         try:
-            self._apply(offset, json.loads(value))
+            record = json.loads(value)
+            if record["op"] == "snapshot":
+                self._restore(record)
+                self.snapshot_bytes = len(value)
+            else:
+                self._apply(offset, record)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError("A catalog record cannot be understood", first=offset, last=offset) from error
         self.offset = offset + 1
@@ -92,21 +97,26 @@ class Catalog:
             self._put(entry._replace(trims={**entry.trims, record["partition"]: record["offset"]}))
         elif op == "drop":
             self._forget(self.by_id[record["id"]])
-        elif op == "snapshot":
-            self._begin()
-            for topic in record["topics"]:
-                trims = {int(partition): trim for partition, trim in topic["trims"].items()}
-                self._put(TopicEntry(topic["id"], topic["name"], topic["settings"], tuple(topic["slots"]), trims))
-            self.next_slot = record["next_slot"]
         else:
             raise ValueError(op)
 
+    def _restore(self, record: dict[str, Any]) -> None:
+        """Begin from a snapshot; other threads see the state before or the state after, never half of it."""
+        fresh = Catalog()
+        for topic in record["topics"]:
+            trims = {int(partition): trim for partition, trim in topic["trims"].items()}
+            fresh._put(TopicEntry(topic["id"], topic["name"], topic["settings"], tuple(topic["slots"]), trims))
+        self.dropped.update(set(self.by_slot) - set(fresh.by_slot))
+        self.by_slot, self.by_id, self.by_name = fresh.by_slot, fresh.by_id, fresh.by_name
+        self.next_slot = record["next_slot"]
+
     def _put(self, entry: TopicEntry) -> None:
+        known = len(self.by_id[entry.id].slots) if entry.id in self.by_id else 0
         self.by_id[entry.id] = entry
         self.by_name[entry.name] = entry
-        for index, slot in enumerate(entry.slots):
-            self.by_slot[slot] = (entry, index)
-        self.next_slot = max(self.next_slot, max(entry.slots) + 1)
+        for index in range(known, len(entry.slots)):
+            self.by_slot[entry.slots[index]] = (entry.id, index)
+            self.next_slot = max(self.next_slot, entry.slots[index] + 1)
 
     def _forget(self, entry: TopicEntry) -> None:
         del self.by_id[entry.id]
@@ -123,7 +133,8 @@ class Catalog:
         found = self.by_slot.get(slot)
         if found is None:
             return None
-        entry, index = found
+        topic_id, index = found
+        entry = self.by_id[topic_id]
         return SlotPlace(
             slot,
             entry.id,

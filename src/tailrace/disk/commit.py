@@ -31,7 +31,9 @@ from tailrace.disk.tails import (
     SEALED,
     SLOTS_WORD,
     UNRESOLVED_WORD,
+    UNSYNCABLE,
     State,
+    word_of,
 )
 from tailrace.errors import (
     CommittedNotVisibleError,
@@ -66,7 +68,7 @@ class Committer:
         # The entry this process synced last: it needs no second copy to be believed.
         self.own_lsn = -1
         self.entered: list[Partition] = []
-        # Salts of the staged segments that the newest entry names, whatever became of it.
+        # Salts of staged segments that an entry names, whatever became of it: these are not ours to remove.
         self.named: set[int] = set()
 
     # Public verbs; each takes the journal lock itself.
@@ -79,10 +81,12 @@ class Committer:
             )
         staged = self._stage_large(writes)
         try:
-            return self.holding(lambda: self._commit(staged))
+            firsts = self.holding(lambda: self._commit(staged))
         except BaseException:
             self._remove_staged(writes, staged)
             raise
+        self.named.difference_update(write.staged.salt for write in staged if write.staged)
+        return firsts
 
     def _remove_staged(self, writes: Sequence[Write], staged: Sequence[Write]) -> None:
         """Remove what this commit staged, unless the journal may name it."""
@@ -120,6 +124,7 @@ class Committer:
         """Take the journal lock."""
         self.lock.acquire()
         self.entered = []
+        self.home.tails.slots()
 
     def release(self) -> None:
         """Let go of the partitions and of the journal lock."""
@@ -250,7 +255,8 @@ class Committer:
         """Mark every participant, write the entry, sync it: the commit point."""
         words = self.home.tails.words
         lsn = file.place.lsn
-        self.named = {part.salt for part in parts if part.kind == ADOPT}
+        adopted = [part.salt for part in parts if part.kind == ADOPT]
+        self.named.update(adopted)
         words[UNRESOLVED_WORD] = lsn
         for write in writes:
             words[write.partition.word + DIRTY] = file.generation_number
@@ -269,7 +275,7 @@ class Committer:
             for write in writes:
                 words[write.partition.word + PENDING] = 0
             words[UNRESOLVED_WORD] = 0
-            self.named = set()
+            self.named.difference_update(adopted)
             raise storage_error(error, "writing to the journal", file.path) from error
         try:
             file.sync()
@@ -296,7 +302,7 @@ class Committer:
                     pending += 1
                     continue
                 # `dirty` stays, and with it the journal file that holds the only good copy.
-                words[partition.word + FAILED] = 1
+                words[partition.word + FAILED] = UNSYNCABLE
                 words[partition.word + PENDING] = 0
                 failed += 1
         for partition, state in done:
@@ -311,10 +317,10 @@ class Committer:
             return
         source = f"{partition.path}/{part.data.decode()}"
         target = f"{partition.path}/{segment_name(part.base)}"
-        if self.files.stat(source) is not None:
-            self.files.rename(source, target)
-        elif self.files.stat(target) is None:
-            raise FileNotFoundError(errno.ENOENT, "a staged segment is gone", source)
+        if self.files.stat(source) is None:
+            # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
+            self.files.rename(target, source)
+        self.files.rename(source, target)
         self.files.sync_directory(partition.path)
 
     # The journal's own state; the lock is held.
@@ -359,7 +365,9 @@ class Committer:
         """Lock one participant of a dead commit; one that is damaged is marked failed and left out."""
         partition = self.locate(slot)
         if partition is None:
-            raise CorruptionError(f"A dead commit names slot {slot}, which no topic has")
+            # Its topic was dropped, by a process that died before it could say so here.
+            self.home.tails.words[word_of(slot) + PENDING] = 0
+            return None
         try:
             self._enter(partition, resolving=True)
         except CorruptionError:
@@ -454,6 +462,7 @@ class Committer:
             return True
         if partition.failed:
             return False
+        idle = partition.lock.descriptor < 0
         self._enter(partition)
         try:
             partition.settle()
@@ -463,6 +472,9 @@ class Committer:
             return False
         partition.leave()
         self.entered.remove(partition)
+        if idle:
+            # Opened for this alone: many dirty partitions must not use up the descriptors.
+            partition.retire()
         return True
 
     def forget(self) -> None:

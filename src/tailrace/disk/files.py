@@ -32,6 +32,7 @@ LOCK_SPIN_SECONDS = 0.0002  # A holder that only writes is gone by then; waking 
 LOCK_SPIN_STEP_SECONDS = 0.00001
 LOCK_POLL_SECONDS = 0.001
 WAITERS_IDLE_MAX = 4
+WAITERS_MAX = 16
 
 # Bound once: an attribute look-up on a module costs a twentieth of the system call it leads to.
 _pread, _pwrite, _pwritev = os.pread, os.pwrite, os.pwritev
@@ -332,6 +333,9 @@ def _wait_for_lock(fd: int, shared: bool, timeout: float) -> bool:
     operation = _SHARED_NOW if shared else _EXCLUSIVE_NOW
     if _poll_lock(fd, operation, min(time.monotonic() + LOCK_SPIN_SECONDS, deadline), LOCK_SPIN_STEP_SECONDS):
         return True
+    if len(_duplicates) >= WAITERS_MAX:
+        # An abandoned wait keeps its thread until the holder lets go: beyond so many, look now and then instead.
+        return _poll_lock(fd, operation, deadline, LOCK_POLL_SECONDS)
     try:
         waiter = _idle.pop() if _idle else _Waiter()
     except (IndexError, RuntimeError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Waiter:
     """One append that waits for the disk; it waits on a lock of its own, so that waking it wakes nobody else."""
 
-    __slots__ = ("error", "expect", "first", "frames", "leads", "partition", "turn")
+    __slots__ = ("error", "expect", "first", "frames", "partition", "turn")
 
     def __init__(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> None:
         self.partition = partition
@@ -24,8 +24,15 @@ class Waiter:
         self.expect = expect
         self.first = -1
         self.error: BaseException | None = None
-        self.leads = False
         self.turn: threading.Lock | None = None
+
+    def wake(self) -> None:
+        """Let its thread go on; may be repeated."""
+        if self.turn is not None:
+            try:
+                self.turn.release()
+            except RuntimeError:
+                return
 
 
 class GroupCommit:
@@ -33,38 +40,60 @@ class GroupCommit:
 
     def __init__(self, commit: Callable[[list[Waiter]], None]) -> None:
         self.commit = commit
-        self.guard = threading.Lock()
+        # Reentrant: a signal handler may append while its own thread is in here.
+        self.guard = threading.RLock()
         self.queue: list[Waiter] = []
-        self.leading = False
+        self.leader: Waiter | None = None
+        self.leading_thread = 0
 
     def submit(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> int:
         """Append and return the first offset once it is on disk."""
         waiter = Waiter(partition, frames, expect)
-        with self.guard:
-            if self.leading:
-                waiter.turn = threading.Lock()
-                waiter.turn.acquire()
-            else:
-                self.leading = waiter.leads = True
-            self.queue.append(waiter)
-        if waiter.turn is not None:
-            try:
-                waiter.turn.acquire()
-            except BaseException:
-                self._give_up(waiter)
-                raise
-        if waiter.leads:
-            self._lead()
+        if self.leading_thread == threading.get_ident():
+            # A signal handler or finalizer of the leader itself: waiting for the lead would be for ever.
+            self.commit([waiter])
+        else:
+            self._wait_or_lead(waiter)
         if waiter.error is not None:
             raise waiter.error
         return waiter.first
 
-    def _lead(self) -> None:
-        """Commit what is queued, pass the lead on, then wake those whose records are on disk."""
+    def _wait_or_lead(self, waiter: Waiter) -> None:
         batch: list[Waiter] = []
+        interrupted: KeyboardInterrupt | None = None
         try:
+            self._stand_in_line(waiter)
+            if waiter.turn is not None:
+                waiter.turn.acquire()
+            if self.leader is waiter:
+                self._lead(batch)
+        finally:
+            # Inside a `try` from its first instruction on: an interrupt only delays it.
+            while True:
+                try:
+                    self._retire(waiter, batch)
+                    break
+                except KeyboardInterrupt as error:
+                    interrupted = error
+        if interrupted is not None:
+            raise interrupted
+
+    def _stand_in_line(self, waiter: Waiter) -> None:
+        with self.guard:
+            if self.leader is None:
+                self.leader = waiter
+            else:
+                waiter.turn = threading.Lock()
+                waiter.turn.acquire()
+            self.queue.append(waiter)
+
+    def _lead(self, batch: list[Waiter]) -> None:
+        """Commit what is queued."""
+        try:
+            self.leading_thread = threading.get_ident()
             with self.guard:
-                batch, self.queue = self.queue, []
+                batch += self.queue
+                self.queue = []
             self.commit(batch)
         except BaseException as error:
             # Whether an interrupted commit was kept is not known here, so nobody is told that it was.
@@ -73,29 +102,21 @@ class GroupCommit:
                     waiter.error = error if isinstance(error, Exception) else _unknown(error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            self._pass_on(batch)
 
-    def _pass_on(self, batch: list[Waiter]) -> None:
-        with self.guard:
-            following = self.queue[0] if self.queue else None
-            if following is None:
-                self.leading = False
-            else:
-                following.leads = True
-        if following is not None and following.turn is not None:
-            following.turn.release()
-        for waiter in batch:
-            if waiter.turn is not None and not waiter.leads:
-                waiter.turn.release()
-
-    def _give_up(self, waiter: Waiter) -> None:
-        """An interrupted waiter leaves the queue, or passes on the lead it was just given."""
+    def _retire(self, waiter: Waiter, batch: list[Waiter]) -> None:
+        """Leave the line and pass on the lead, then wake those who were served; may be repeated."""
         with self.guard:
             if waiter in self.queue:
                 self.queue.remove(waiter)
-        if waiter.leads:
-            self._pass_on([])
+            if self.leader is waiter:
+                self.leading_thread = 0
+                self.leader = self.queue[0] if self.queue else None
+            following = self.leader
+        if following is not None:
+            following.wake()
+        for served in batch:
+            if served is not waiter:
+                served.wake()
 
 
 def _unknown(error: BaseException) -> DurabilityError:

@@ -37,11 +37,11 @@ class Home:
         if self.tails.words[LOG_FAILED_WORD]:
             raise DurabilityError(f"The journal of {self.path} could not be synced, so the log is read-only.")
 
-    def locked(self, descriptor: int, what: str) -> LockedError:
+    def locked(self, descriptor: int, what: str, timeout: float) -> LockedError:
         """The error for a lock that was not to be had in time."""
         pid = self.files.lock_holder(descriptor)
         holder = f"process {pid}" if pid else "another process"
-        return LockedError(f"{what} stayed locked by {holder} for {self.timeout:g} s.", pid=pid)
+        return LockedError(f"{what} stayed locked by {holder} for {timeout:g} s.", pid=pid)
 
 
 def is_untyped(error: BaseException) -> TypeGuard[OSError]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from tailrace.errors import LockedError
+
 if TYPE_CHECKING:
     from tailrace.disk.home import Home
 
@@ -30,18 +32,26 @@ class DirectoryLock:
         self.descriptor = -1
         self.closing = -1
 
-    def acquire(self) -> None:
-        """Wait for the lock, at most as long as the handle's timeout."""
-        self.mutex.acquire()
+    def acquire(self, timeout: float | None = None) -> None:
+        """Wait for the lock, at most as long as the handle's timeout unless another is given."""
+        home = self.home
+        timeout = home.timeout if timeout is None else timeout
+        if not self.mutex.acquire(blocking=False):
+            began = home.files.monotonic()
+            if not self.mutex.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
+                raise LockedError(
+                    f"{self.path} stayed locked by another thread of this process for {timeout:g} s.",
+                    pid=home.files.process_id(),
+                )
+            timeout = max(0.0, timeout - (home.files.monotonic() - began))
         if self.held:
             self.mutex.release()
             raise Reentered(f"{self.path} is locked by the very thread that wants it")
         self.held = True
-        files = self.home.files
         if self.descriptor < 0:
             self._open()
-        if not files.lock(self.descriptor, timeout=self.home.timeout):
-            error = self.home.locked(self.descriptor, self.path)
+        if not home.files.lock(self.descriptor, timeout=timeout):
+            error = home.locked(self.descriptor, self.path, timeout)
             self.close()
             raise error
 

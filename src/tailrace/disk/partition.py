@@ -25,6 +25,7 @@ from tailrace.disk.tails import (
     ABSENT,
     BLOCK_A,
     BLOCK_B,
+    DAMAGED,
     DIRTY,
     END,
     FAILED,
@@ -36,6 +37,7 @@ from tailrace.disk.tails import (
     SEALED,
     START,
     SYNCING,
+    UNSYNCABLE,
     State,
     word_of,
 )
@@ -125,12 +127,17 @@ class Partition:
         """Whether a sync failed here, so that the partition is read-only."""
         return bool(self.home.tails.words[self.word + FAILED])
 
+    @property
+    def unsynced(self) -> bool:
+        """Whether the segment file may hold bytes that are not on disk, also where the journal vouches for them."""
+        return self.safe < self.end or bool(self.home.tails.words[self.word + DIRTY])
+
     # The lock.
 
-    def enter(self, *, resolving: bool = False) -> None:
+    def enter(self, *, resolving: bool = False, timeout: float | None = None) -> None:
         """Take the lock, check every word that forbids to go on, load the state."""
         try:
-            self.lock.acquire()
+            self.lock.acquire(timeout)
         except FileNotFoundError:
             if not self.alive:
                 raise TopicNotFoundError("The topic was dropped.") from None
@@ -141,7 +148,7 @@ class Partition:
         if words[LOG_FAILED_WORD]:
             self.home.check_writable()
         if words[word + FAILED] and not resolving:
-            raise DurabilityError(f"A sync failed earlier, so partition {self.path} is read-only.", path=self.path)
+            raise self._read_only()
         if words[word + PENDING] and not resolving:
             raise PendingCommit
         if (words[word + BLOCK_A], words[word + BLOCK_B]) != self.sequences or not self.checked:
@@ -166,7 +173,8 @@ class Partition:
         sequences = words[word + BLOCK_A], words[word + BLOCK_B]
         block = self.home.tails.read_block(self.slot)
         if block is None:
-            if any(sequences):
+            # A first block that does not check was being stored when its writer died: nothing was published yet.
+            if sequences not in ((0, 0), (0, 1)) or words[word + END]:
                 self._fail("Both state blocks of a partition are damaged")
             self.state, self.sequence = ABSENT, 0
         else:
@@ -177,6 +185,8 @@ class Partition:
         if words[word + END] < self.state.end:
             # The last holder died between the two stores; its frames are complete.
             words[word + END] = self.state.end
+        if words[word + START] < self.state.start:
+            words[word + START] = self.state.start
         if self.state.flags & HAS_SEGMENT and (
             self.descriptor_key != (self.state.base, self.state.salt) or not self.checked
         ):
@@ -244,8 +254,19 @@ class Partition:
         else:
             self.home.tails.words[self.word + SYNCING] = 0
 
+    def _read_only(self) -> Exception:
+        """Why nothing can be appended here."""
+        if self.home.tails.words[self.word + FAILED] != DAMAGED:
+            return DurabilityError(f"A sync failed earlier, so partition {self.path} is read-only.", path=self.path)
+        return CorruptionError(
+            "The partition is damaged and therefore read-only",
+            partition=self.index,
+            path=self.path,
+            hint="Nothing was written and what is whole can be read; find the damaged range with: tailrace verify",
+        )
+
     def _fail(self, why: str, path: str | None = None) -> NoReturn:
-        self.home.tails.words[self.word + FAILED] = 1
+        self.home.tails.words[self.word + FAILED] = DAMAGED
         safe, end = self.safe, self.end
         raise CorruptionError(
             f"{why}; the partition is read-only now",
@@ -323,7 +344,7 @@ class Partition:
         try:
             self.files.sync_data(self.descriptor)
         except OSError as error:
-            words[word + FAILED] = 1
+            words[word + FAILED] = UNSYNCABLE
             raise DurabilityError(
                 f"Syncing partition {self.path} failed: {error.strerror}; it is read-only now.",
                 errno=error.errno,
@@ -394,7 +415,7 @@ class Partition:
         try:
             self.files.sync_data(self.descriptor)
         except OSError as error:
-            words[word + FAILED] = 1
+            words[word + FAILED] = UNSYNCABLE
             raise DurabilityError(
                 f"Sealing a segment of {self.path} failed: {error.strerror}; the partition is read-only now.",
                 errno=error.errno,
@@ -470,7 +491,7 @@ class Partition:
     def release(self) -> bool:
         """Close the descriptors of an idle partition, synced before, or a write-back error would be lost with them."""
         try:
-            if self.descriptor >= 0 and self.alive and not self.failed and self.safe < self.end:
+            if self.descriptor >= 0 and self.alive and not self.failed and self.unsynced:
                 self.enter()
                 self.settle()
                 self.leave()
@@ -487,7 +508,7 @@ class Partition:
         if not self.lock.mutex.acquire(blocking=False):
             return False
         try:
-            busy = self.lock.held or (self.alive and not self.failed and self.safe < self.end)
+            busy = self.lock.held or (self.alive and not self.failed and self.unsynced)
             if not busy:
                 self.checked = False
                 self.lock.close()

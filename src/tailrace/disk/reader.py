@@ -63,7 +63,8 @@ class Indexes:
     """Indexes that the readers of a process share: of sealed segments, and of active ones as far as they were seen."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        # Reentrant, as a signal handler may read while its own thread is in here.
+        self.mutex = threading.RLock()
         self.sealed: dict[tuple[str, int, int], Index] = {}
         self.active: dict[str, Index] = {}
 
@@ -371,11 +372,12 @@ class Reader:
             first = read_header(memoryview(segment.read(FRAME_HEADER_BYTES, position)))
             if first is None or segment.base + first.base <= segment.offset:
                 continue
-            end, last = position, 0
+            start, end, last = position, position, 0
             for found in walk(segment.read, position, first.base, first.chain, stop, bodies=False):
-                end, last = found.position + found.header.size, found.header.crc
+                # Frames on a chain that breaks later on all break there: none of them needs to be tried.
+                position, end, last = found.position, found.position + found.header.size, found.header.crc
             if end == stop and last == chain:
-                return segment.base + first.base, position, first.chain
+                return segment.base + first.base, start, first.chain
         return (offset, stop, chain) if offset > segment.offset else None
 
     def _trusted_after(self, segment: Segment) -> tuple[int, int, int] | None:
@@ -398,9 +400,28 @@ class Reader:
         stop = min(stop, self.partition.end)
         while stop > start:
             first = max(start, self._stretch_start(stop - 1))
-            stretch = list(self.frames(first, stop))
+            stretch, damage = self._stretch(first, stop)
             yield from reversed(stretch)
+            if damage is not None:
+                raise damage
             stop = first
+
+    def _stretch(self, first: int, stop: int) -> tuple[list[Frame], CorruptionError | None]:
+        """The frames of a stretch behind its last damage, and that damage."""
+        frames: list[Frame] = []
+        damage = None
+        while first < stop:
+            try:
+                for frame in self.frames(first, stop):
+                    frames.append(frame)
+                    first = frame.offset + frame.header.span
+            except CorruptionError as error:
+                if error.last is None or error.last < first:
+                    raise
+                damage = error
+                frames = []
+                first = error.last + 1
+        return frames, damage
 
     def _stretch_start(self, offset: int) -> int:
         """The first offset of the stretch that holds an offset."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
+from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.columns import columns
-from tailrace.disk.frame import salt_chain
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, Entry, JournalFile, Part, read_all, restore_names
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -27,6 +28,7 @@ from tailrace.disk.segment import (
 )
 from tailrace.disk.tails import (
     ABSENT,
+    DAMAGED,
     END,
     FAILED,
     HAS_SEGMENT,
@@ -147,6 +149,10 @@ class Recovery:
             )
             state = state._replace(end=promised.safe)
         first = self._first_base(directory)
+        if first > place.trim and place.slot != CATALOG_SLOT:
+            # Whatever is removed on purpose is recorded in the catalog first.
+            damage = damage or f"its first segments are missing: it begins at {first}, not at {place.trim}"
+            first = 0
         start = min(state.end, max(first, place.trim))
         return Recovered(place, state._replace(safe=state.end, start=start), damage)
 
@@ -253,7 +259,8 @@ class Recovery:
                         # Created, never synced: the next append creates it again.
                         break
                     damage = damage or f"the header of {segment_name(base)} is damaged"
-                    newest = (base, 0, Index(0)) if last else newest
+                    if last:
+                        newest = (base, 0, self._readable(descriptor, size))
                     continue
                 index = read_footer(self.files, descriptor, header.salt)
                 if index is None:
@@ -272,7 +279,7 @@ class Recovery:
             return ABSENT, damage
         base, salt, index = newest
         if not salt:
-            end = max(promised.safe, base)
+            end = max(promised.safe, base + index.span)
             return State(end, base, HEADER_BYTES, 0, HAS_SEGMENT | SEALED, 0, HEADER_BYTES, 0, 0, end, 0), damage
         position = index.position
         end = base + index.span
@@ -283,12 +290,24 @@ class Recovery:
     def _kept(self, directory: str, trim: int) -> list[int]:
         """The segments that hold anything at or after the trim; those below it may have come back after a crash."""
         bases = self._bases(directory)
-        gone = [base for base, following in pairwise(bases) if following <= trim]
+        # A successor that was never finished does not make the last good segment an old one.
+        finished = bases[:-1] if bases and self._is_leftover(f"{directory}/{segment_name(bases[-1])}") else bases
+        gone = [base for base, following in pairwise(finished) if following <= trim]
         if self.write and gone:
             for base in gone:
                 self.files.remove_file(f"{directory}/{segment_name(base)}")
                 self.files.sync_directory(directory)
         return bases[len(gone) :]
+
+    def _readable(self, descriptor: int, size: int) -> Index:
+        """What frames there are behind a damaged header, so that the error for them names their range."""
+        index = Index(0)
+        first = read_header(self.files.read(descriptor, FRAME_HEADER_BYTES, HEADER_BYTES))
+        chain = first.chain if first is not None else 0
+        for group in whole_groups(walk(reading(self.files, descriptor), HEADER_BYTES, 0, chain, size, bodies=True)):
+            for found in group:
+                index.add_frame(found.header)
+        return index
 
     def _is_leftover(self, path: str) -> bool:
         stat = self.files.stat(path)
@@ -402,7 +421,7 @@ def build_tails(
         words[word + SAFE] = state.safe
         words[word + START] = state.start
         words[word + INCARNATION] = place.incarnation
-        words[word + FAILED] = 1 if damage else 0
+        words[word + FAILED] = DAMAGED if damage else 0
         if state != ABSENT:
             at = word * 8 + 64 + 96
             data[at : at + 96] = pack_block(1, state, place.incarnation)

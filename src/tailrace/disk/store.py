@@ -18,9 +18,10 @@ from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
 from tailrace.disk.reader import Indexes, Reader
 from tailrace.disk.staging import Write
-from tailrace.disk.tails import DIRTY, END, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
+from tailrace.disk.tails import DIRTY, END, SAFE, UNRESOLVED_WORD, word_of
 from tailrace.errors import (
     ClosedError,
+    CommittedNotVisibleError,
     CorruptionError,
     DurabilityError,
     LimitError,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+# How long the flusher waits for one partition: a stopped writer there must not hold up the others.
+FLUSHER_PATIENCE_SECONDS = 0.05
 CATALOG_END_WORD = word_of(CATALOG_SLOT) + END
 
 
@@ -72,9 +75,14 @@ class Store:
         self.checkpointed = files.monotonic()
         if self.writable and tuning.background:
             self.home.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us())
-        self.refresh()
-        if self.writable and self.tails.words[UNRESOLVED_WORD]:
-            self.committer.resolve()
+        try:
+            self.refresh()
+            if self.writable and self.tails.words[UNRESOLVED_WORD]:
+                self.committer.resolve()
+        except BaseException:
+            self.closed = True
+            self._give_back()
+            raise
 
     # Who is there.
 
@@ -99,6 +107,11 @@ class Store:
                     catalog.apply(column.offset(at), column.value(at) or b"")
         except CorruptionError as error:
             error.topic = error.topic or "the catalog"
+            error.hint = "The records are not touched; restore the catalog directory from a copy of this log."
+            raise
+        except OSError as error:
+            if is_untyped(error):
+                raise storage_error(error, "reading the catalog", self.path) from error
             raise
         finally:
             reader.close()
@@ -106,6 +119,8 @@ class Store:
             # A dropped topic's files take up space for as long as a descriptor is open.
             partition = self.partitions.get(slot)
             if partition is None or partition.retire():
+                if partition is not None:
+                    self.indexes.active.pop(partition.path, None)
                 self.partitions.pop(slot, None)
                 self.opened.pop(slot, None)
                 catalog.dropped.discard(slot)
@@ -158,11 +173,12 @@ class Store:
         """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds."""
         self.check_writable()
         if partition.lock.descriptor < 0:
-            self._make_way([partition])
+            self.make_way([partition])
         flusher = self.flusher
         if flusher.thread is None and self.home.tuning.background:
             flusher.start()
         if durable == 0.0:
+            _check_size(frames)
             return self.queue.submit(partition, frames, expect)
         first = self._append(partition, frames, expect, sync=False)
         if durable is not None:
@@ -172,9 +188,7 @@ class Store:
     def _append(self, partition: Partition, frames: Sequence[Prepared], expect: int | None, *, sync: bool) -> int:
         gauges = self.home.gauges
         began = self.files.monotonic() if gauges is not None else 0.0
-        size = frames[0].size if len(frames) == 1 else frames_size(frames)
-        if size > GROUP_BYTES_MAX:
-            raise LimitError(f"One write of {size:,} bytes to a partition is above the maximum of {GROUP_BYTES_MAX:,}.")
+        size = _check_size(frames)
 
         # The same steps as `inside`, written out: this is the path of every single append.
         while True:
@@ -192,11 +206,11 @@ class Store:
             gauges.appended(sum([frame.count for frame in frames]), size, self.files.monotonic() - began)
         return first
 
-    def inside(self, partition: Partition, action: Callable[[], Result]) -> Result:
+    def inside(self, partition: Partition, action: Callable[[], Result], timeout: float | None = None) -> Result:
         """Run an action under a partition's lock; a dead commit met there is resolved first."""
         while True:
             try:
-                partition.enter()
+                partition.enter(timeout=timeout)
                 result = action()
                 partition.leave()
                 return result
@@ -225,24 +239,32 @@ class Store:
         for waiter in waiters:
             by_slot.setdefault(waiter.partition.slot, []).append(waiter)
         total = sum(frames_size(waiter.frames) for waiter in waiters)
-        expecting = any(waiter.expect is not None for waiter in waiters)
-        if len(by_slot) == 1 or expecting or total > INLINE_BYTES_MAX // 2 or len(by_slot) > PARTICIPANTS_MAX:
+        alone = len(by_slot) == 1 or total > INLINE_BYTES_MAX // 2 or len(by_slot) > PARTICIPANTS_MAX
+        # What may fail for a reason of its own must not take the others with it.
+        risky = any(
+            waiter.expect is not None or waiter.partition.failed or not waiter.partition.alive for waiter in waiters
+        )
+        if alone or risky or not self._commit_together(list(by_slot.values())):
             for group in by_slot.values():
                 self._append_together(group)
-            return
-        writes = [
-            Write(group[0].partition, [frame for waiter in group for frame in waiter.frames])
-            for group in by_slot.values()
-        ]
+
+    def _commit_together(self, groups: list[list[Waiter]]) -> bool:
+        """Appends to several partitions by one journal entry; False when it failed before anything was written."""
+        writes = [Write(group[0].partition, [frame for waiter in group for frame in waiter.frames]) for group in groups]
         gauges = self.home.gauges
         began = self.files.monotonic()
-        firsts = self.committer.commit(writes)
-        for first, group in zip(firsts, by_slot.values(), strict=True):
+        try:
+            firsts = self.committer.commit(writes)
+        except (DurabilityError, CommittedNotVisibleError):
+            raise
+        except TailraceError:
+            return False
+        for first, group in zip(firsts, groups, strict=True):
             _give_offsets(first, group)
         if gauges is not None:
-            gauges.appended(
-                sum(frame.count for waiter in waiters for frame in waiter.frames), total, self.files.monotonic() - began
-            )
+            frames = [frame for write in writes for frame in write.frames]
+            gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
+        return True
 
     def _append_together(self, group: list[Waiter]) -> None:
         """Appends of several threads to one partition: one write, one sync."""
@@ -288,7 +310,7 @@ class Store:
             raise ValueError("A transaction takes one write for each partition.")
         if self.home.tuning.background:
             self.flusher.start()
-        self._make_way([write.partition for write in writes])
+        self.make_way([write.partition for write in writes])
         if len(writes) == 1 and writes[0].staged is None:
             write = writes[0]
             return [self.append(write.partition, one_group(write.frames), 0.0, write.expect)]
@@ -318,7 +340,7 @@ class Store:
                 raise
         return firsts
 
-    def _make_way(self, wanted: Sequence[Partition]) -> None:
+    def make_way(self, wanted: Sequence[Partition]) -> None:
         """Note what is about to be opened and close what was opened longest ago: descriptors stay bounded.
 
         No lock is held here, since closing a partition may have to sync it first.
@@ -339,27 +361,30 @@ class Store:
 
     # Bringing to disk.
 
-    def flush(self) -> None:
-        """Sync every partition whose end is above what is safe, whoever wrote it."""
-        words = self.tails.words
-        slots = words[SLOTS_WORD]
+    def flush(self, timeout: float | None = None) -> None:
+        """Sync every partition whose end is above what is safe, whoever wrote it; a failure does not stop the rest."""
+        slots = self.tails.slots()
         ends, safes = self.tails.column(END, slots), self.tails.column(SAFE, slots)
+        error: Exception | None = None
         for slot in [slot for slot in range(slots) if ends[slot] > safes[slot]]:
-            partition = self.locate(slot)
-            if partition is None or partition.failed or not partition.alive:
-                continue
-            if partition.lock.descriptor < 0:
-                self._make_way([partition])
             try:
-                self.inside(partition, partition.settle)
+                partition = self.locate(slot)
+                if partition is not None and partition.alive and not partition.failed:
+                    if partition.lock.descriptor < 0:
+                        self.make_way([partition])
+                    self.inside(partition, partition.settle, timeout)
             except TopicNotFoundError:
                 continue
+            except (TailraceError, OSError) as problem:
+                error = error or problem
+        if error is not None:
+            raise error
 
     def flush_quietly(self) -> None:
         """What the flusher's thread does: failures are marked in the tails, where the next append meets them."""
         gauges = self.home.gauges
         try:
-            self.flush()
+            self.flush(FLUSHER_PATIENCE_SECONDS)
             now = self.files.monotonic()
             if now - self.checkpointed > self.home.tuning.checkpoint_seconds:
                 self.checkpointed = now
@@ -372,8 +397,7 @@ class Store:
 
     def checkpoint(self) -> None:
         """Empty the journal, when anything is in it, and move the durable floor of every partition."""
-        words = self.tails.words
-        if any(self.tails.column(DIRTY, words[SLOTS_WORD])):
+        if any(self.tails.column(DIRTY, self.tails.slots())):
             self.committer.checkpoint()
         else:
             self.tails.sync()
@@ -389,35 +413,40 @@ class Store:
             )
 
     def close(self) -> None:
-        """Sync what was appended, give everything back; a second call does nothing."""
+        """Sync what was appended, give everything back; a second call only finishes one that was interrupted."""
         if self.closed:
+            self._give_back()
             return
         self.flusher.stop()
         error: Exception | None = None
         if self.writable:
-            try:
-                self.flush()
-                self.checkpoint()
-            except (StorageError, LockedError, CorruptionError) as problem:
-                error = problem
-            except OSError as problem:
-                error = storage_error(problem, "closing the log", self.path)
+            for step in (self.flush, self.checkpoint):
+                try:
+                    step()
+                except (StorageError, LockedError, CorruptionError) as problem:
+                    error = error or problem
+                except OSError as problem:
+                    error = error or storage_error(problem, "closing the log", self.path)
         self.closed = True
         self._give_back()
         if error is not None:
             raise error
 
     def _give_back(self) -> None:
-        for partition in list(self.partitions.values()):
-            partition.close()
-        self.committer.close()
-        gauges, self.home.gauges = self.home.gauges, None
-        if gauges is not None:
-            gauges.close()
-        self.tails.close()
-        if self.lock >= 0:
-            self.files.close(self.lock)
-            self.lock = -1
+        try:
+            for partition in list(self.partitions.values()):
+                partition.close()
+            self.committer.close()
+            gauges, self.home.gauges = self.home.gauges, None
+            if gauges is not None:
+                gauges.close()
+            self.tails.close()
+        finally:
+            if self.lock >= 0:
+                # Unlocking may be repeated after an interrupt, closing may not.
+                self.files.unlock(self.lock)
+                lock, self.lock = self.lock, -1
+                self.files.close(lock)
 
     def forget(self) -> None:
         """In a forked child: close every inherited descriptor without unlocking, which would unlock the parent."""
@@ -433,6 +462,14 @@ class Store:
         if self.lock >= 0:
             self.files.close(self.lock)
             self.lock = -1
+
+
+def _check_size(frames: Sequence[Prepared]) -> int:
+    """The bytes of one write, if they are not too many."""
+    size = frames[0].size if len(frames) == 1 else frames_size(frames)
+    if size > GROUP_BYTES_MAX:
+        raise LimitError(f"One write of {size:,} bytes to a partition is above the maximum of {GROUP_BYTES_MAX:,}.")
+    return size
 
 
 def one_group(frames: Sequence[Prepared]) -> list[Prepared]:

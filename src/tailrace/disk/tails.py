@@ -29,6 +29,9 @@ UNRESOLVED_WORD = 80 // 8
 SLOTS_WORD = 88 // 8
 WAKE_POSITION = 128
 
+# Values of the word `failed`: a sync failed, or what is stored is not what the state says.
+UNSYNCABLE, DAMAGED = 1, 2
+
 HAS_SEGMENT = 1
 SEALED = 2
 
@@ -133,6 +136,12 @@ class Tails:
             self.remap()
         return HEADER_BYTES + (slot + 1) * SLOT_BYTES <= self.size
 
+    def slots(self) -> int:
+        """How many slots there are, all of them mapped: others may have made new ones since."""
+        count = self.words[SLOTS_WORD]
+        self.holds(count - 1)
+        return count
+
     def grow(self, slots: int) -> None:
         """Make room for that many slots; only the holder of the journal lock calls this."""
         size = self.files.stat_open(self.descriptor).size
@@ -176,8 +185,10 @@ class Tails:
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with its last view."""
-        self.map.close()
-        self.files.close(self.descriptor)
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            self.map.close()
+            self.files.close(descriptor)
 
 
 class FrozenTails(Tails):

@@ -1,0 +1,533 @@
+"""The public interface, step by step, against the reference model, over the simulated disk.
+
+Goal: after any sequence of calls every way to read gives what the model gives. Two processes use the log at a time.
+Either may be killed at any operation of a call, and the power may be cut at any: then the log must show the state
+before that call, or one that the call goes through, and after a cut only what was not promised may be missing, from the
+end and write by write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from random import Random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import tailrace
+from tailrace import engine as engines
+from tailrace import log as log_module
+from tailrace.errors import OffsetMismatchError, OffsetOutOfRangeError, TopicNotFoundError
+from tests.meaning import record_meaning
+from tests.model.reference import Item, Place, ReferenceLog, ReferenceTopic
+from tests.sim import Cut, Disk, Kill, Killed, Process
+from tests.sim.engine import PATH, TUNING, small_limits
+
+NAMES = ("a", "b", "c.d")
+TIME_US = 1_700_000_000_000_000
+SEGMENT_BYTES = 4_096
+CRASH_STATES = 24
+
+names = st.sampled_from(NAMES)
+durabilities = st.booleans()
+handles = st.integers(0, 1)
+partitions = st.integers(0, 2)
+offsets = st.integers(0, 30)
+items = st.builds(
+    lambda time, key, size, headers: (time, key, size, headers),
+    st.integers(0, 9),
+    st.sampled_from((None, b"k1", b"k2", b"k3", b"")),
+    st.sampled_from((None, 0, 3, 60, 700, 1_500)),
+    st.sampled_from(((), (("trace", b"1"),), (("a", b""), ("b", b"\xff")))),
+)
+
+State = ReferenceLog
+Drawn = tuple[int, bytes | None, int | None, tuple[tuple[str, bytes], ...]]
+
+
+class Machine(RuleBasedStateMachine):
+    """One simulated machine, up to two processes on it, and the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.stack.enter_context(small_limits())
+        self.tuning = log_module._tuning
+        log_module._tuning = lambda: TUNING
+        self.model = ReferenceLog()
+        self.disk = Disk(1)
+        self.logs: list[tailrace.Log] = []
+        self.written = 0
+        self.doom: tuple[type[Kill] | type[Cut], int, str] | None = None
+        self.choice = 0
+
+    @initialize(seed=st.integers(0, 2**16))
+    def begin(self, seed: int) -> None:
+        self.disk = Disk(seed)
+        self.open()
+
+    def teardown(self) -> None:
+        for log in self.logs:
+            log.close()
+        log_module._tuning = self.tuning
+        self.stack.close()
+
+    # Processes.
+
+    def open(self) -> tailrace.Log:
+        """Another process opens the log."""
+        before, engines.FILES = engines.FILES, Process(self.disk)
+        try:
+            log = tailrace.open(PATH)
+        finally:
+            engines.FILES = before
+        self.logs.append(log)
+        return log
+
+    def bury(self, log: tailrace.Log) -> None:
+        """Forget a handle whose process is dead."""
+        engine = log.live
+        if engine is not None:
+            engines._registry.remove(engine)
+            engine.closed = True
+        log.live, log.closed = None, True
+        if log in self.logs:
+            self.logs.remove(log)
+
+    def log(self, handle: int) -> tailrace.Log:
+        return self.logs[handle % len(self.logs)]
+
+    # Calls, and what becomes of them.
+
+    def call(self, handle: int, action: Callable[[tailrace.Log], object], states: Sequence[State]) -> bool:
+        """Make a call that takes the model through `states` to the last of them; False when its process died of it."""
+        log = self.log(handle)
+        doom, self.doom = self.doom, None
+        if doom is not None:
+            kind, steps, when = doom
+            self.disk.plan(kind(self.disk.steps + steps, when))
+        try:
+            action(log)
+        except Killed:
+            possible = [self.model, *(unpromised(state, self.model) for state in states)]
+            if self.disk.off:
+                self.survive_cut(possible)
+            else:
+                self.survive_kill(log, possible)
+            return False
+        finally:
+            self.disk.plan()
+        self.model = states[-1]
+        self.compare(self.log(handle + 1))
+        return True
+
+    def survive_kill(self, log: tailrace.Log, states: Sequence[State]) -> None:
+        """The next process finds one of the states that the call goes through, and so does everybody else."""
+        self.bury(log)
+        found = self.observe(self.open())
+        for state in reversed(states):
+            if found == contents(state):
+                self.model = state
+                break
+        else:
+            raise AssertionError(f"after a kill: {found}, which is none of {[contents(state) for state in states]}")
+        for other in self.logs:
+            self.compare(other)
+        record_meaning(model_kills=1)
+
+    def survive_cut(self, states: Sequence[State]) -> None:
+        """The next boot finds one of the states, without some of the writes that were not promised to be on disk."""
+        for log in list(self.logs):
+            self.bury(log)
+        choices = list(self.disk.crash_states(Random(self.choice), CRASH_STATES))
+        self.disk = self.disk.crash(choices[self.choice % len(choices)])
+        found = self.observe(self.open())
+        for state in reversed(states):
+            cut = after_cut(state, found)
+            if cut is not None:
+                self.model = cut
+                break
+        else:
+            raise AssertionError(f"after a cut: {found}, which is none of {[contents(state) for state in states]}")
+        self.compare(self.logs[0])
+        record_meaning(crash_states=1)
+
+    def observe(self, log: tailrace.Log) -> dict[str, list[tuple[int, list[Item]]]]:
+        """All that a log shows."""
+        found: dict[str, list[tuple[int, list[Item]]]] = {}
+        for info in log.topics():
+            topic = log.topic(info.name)
+            parts = []
+            for index, bounds in topic.offsets().items():
+                records = list(topic.read(partition=index))
+                assert [record.offset for record in records] == list(range(bounds.earliest, bounds.latest))
+                parts.append((bounds.earliest, [_item(record) for record in records]))
+            found[info.name] = parts
+        return found
+
+    def compare(self, log: tailrace.Log) -> None:
+        assert self.observe(log) == contents(self.model)
+        for name, topic in self.model.topics.items():
+            for index, bounds in log.topic(name).offsets().items():
+                partition = topic.partitions[index]
+                assert partition.safe <= bounds.durable <= bounds.latest, (name, index, partition.safe, bounds)
+                # Once it was seen to be safe it must stay, whatever comes.
+                partition.safe = bounds.durable
+
+    def item(self, drawn: Drawn) -> Item:
+        """A record that no other equals."""
+        time, key, size, headers = drawn
+        self.written += 1
+        value = None if size is None else b"%d." % self.written + b"." * size
+        if value is None and key is None:
+            key = b"tombstone %d" % self.written
+        return Item(TIME_US + time, key, value, headers)
+
+    # Writing.
+
+    @rule(
+        handle=handles, name=names, drawn=items, durable=durabilities, partition=st.none() | partitions,
+        expect=st.sampled_from((None, None, 0, 1)),
+    )  # fmt: skip
+    def append(
+        self, handle: int, name: str, drawn: Drawn, durable: bool, partition: int | None, expect: int | None
+    ) -> None:
+        item = self.item(drawn)
+        created = self.model.copy()
+        topic = created.create(name)
+        count = len(topic.partitions)
+        if partition is not None:
+            partition %= count
+        elif item.key is None or expect is not None:
+            # A record without a key goes wherever the process likes, so its place is asked for here.
+            partition = 0
+        index = topic.partition_of(item.key or b"") if partition is None else partition
+        end = topic.partitions[index].end
+        states = [created, created.copy()]
+        states[-1].topics[name].partitions[index].add([item], durable=durable)
+        expected = None if expect is None else end + expect
+
+        def action(log: tailrace.Log) -> None:
+            position = log.topic(name).append(
+                item.value, key=item.key, headers=dict(item.headers) or None, timestamp=item.timestamp_us,
+                partition=partition, durable=durable, expect_offset=expected,
+            )  # fmt: skip
+            assert position == (index, end)
+
+        if expect:
+            # Whoever expects an offset that is not the next one gets an error, and nothing is written.
+            def refused(log: tailrace.Log) -> None:
+                try:
+                    action(log)
+                except OffsetMismatchError as error:
+                    assert (error.expected, error.actual) == (end + 1, end)
+                else:
+                    raise AssertionError("an offset that is not there was met")
+
+            self.call(handle, refused, [created])
+        else:
+            self.call(handle, action, states)
+
+    @rule(handle=handles, name=names, drawn=st.lists(items, min_size=1, max_size=8), durable=durabilities)
+    def extend(self, handle: int, name: str, drawn: list[Drawn], durable: bool) -> None:
+        """By key, over partitions."""
+        some = [self.item(each) for each in drawn]
+        some = [item if item.key is not None else item._replace(key=b"none") for item in some]
+        states = [self.model.copy()]
+        topic = states[0].create(name)
+        parts = by_partition(topic, some)
+        after = states[0].copy()
+        for index, part in parts.items():
+            after.topics[name].partitions[index].add(part, durable=durable)
+            # Without a promise the partitions are written one by one; with one they come together.
+            if not durable:
+                states.append(after.copy())
+        states.append(after)
+
+        def action(log: tailrace.Log) -> None:
+            ranges = log.topic(name).extend(
+                [item.value for item in some], keys=[item.key for item in some],
+                headers=[dict(item.headers) for item in some], timestamps=[item.timestamp_us for item in some],
+                durable=durable,
+            )  # fmt: skip
+            assert ranges == {
+                index: range(topic.partitions[index].end, topic.partitions[index].end + len(part))
+                for index, part in parts.items()
+            }
+
+        self.call(handle, action, states)
+
+    @rule(handle=handles, drawn=st.dictionaries(names, st.lists(items, min_size=1, max_size=4), min_size=1))
+    def transact(self, handle: int, drawn: dict[str, list[Drawn]]) -> None:
+        some = {name: [self.item(each) for each in each_drawn] for name, each_drawn in drawn.items()}
+        states: list[State] = []
+        created = self.model.copy()
+        for name in some:
+            created.create(name)
+            states.append(created.copy())
+        after = created.copy()
+        wanted: list[tuple[str, dict[int, range]]] = []
+        for name, each in some.items():
+            parts = by_partition(after.topics[name], each, keyless=0)
+            added = {
+                index: after.topics[name].partitions[index].add(part, durable=True) for index, part in parts.items()
+            }
+            wanted += [(name, {index: offsets}) for index, offsets in added.items()]
+
+        def action(log: tailrace.Log) -> None:
+            with log.transaction() as transaction:
+                for name, each in some.items():
+                    for index, part in by_partition(created.topics[name], each, keyless=0).items():
+                        transaction.extend(
+                            name, [item.value for item in part], keys=[item.key for item in part],
+                            headers=[dict(item.headers) for item in part],
+                            timestamps=[item.timestamp_us for item in part], partition=index,
+                        )  # fmt: skip
+            assert transaction.positions == wanted
+
+        self.call(handle, action, [*states, after])
+
+    @rule(handle=handles)
+    def abandon_a_transaction(self, handle: int) -> None:
+        def action(log: tailrace.Log) -> None:
+            try:
+                with log.transaction() as transaction:
+                    transaction.append("a", "never")
+                    transaction.append("never", "never")
+                    raise RuntimeError("changed my mind")
+            except RuntimeError:
+                return
+
+        self.call(handle, action, [self.model.copy()])
+
+    @rule(handle=handles)
+    def sync(self, handle: int) -> None:
+        after = self.model.copy()
+        for topic in after.topics.values():
+            for partition in topic.partitions:
+                partition.safe = partition.end
+        self.call(handle, lambda log: log.sync(), [after])
+
+    # Changing.
+
+    @rule(handle=handles, name=names, count=st.integers(1, 3))
+    def create(self, handle: int, name: str, count: int) -> None:
+        if name in self.model.topics:
+            return
+        after = self.model.copy()
+        after.create(name, count)
+        self.call(
+            handle, lambda log: log.topic(name, partitions=count, segment_bytes=SEGMENT_BYTES), [after]
+        )
+
+    @rule(handle=handles, name=names, count=st.integers(1, 3))
+    def alter(self, handle: int, name: str, count: int) -> None:
+        if name not in self.model.topics:
+            return
+        after = self.model.copy()
+        after.topics[name].grow(count)
+        wanted = len(after.topics[name].partitions)
+        self.call(
+            handle, lambda log: log.topic(name).alter(partitions=wanted, segment_bytes=SEGMENT_BYTES), [after]
+        )
+
+    @rule(handle=handles, name=names, partition=partitions, offset=offsets)
+    def trim(self, handle: int, name: str, partition: int, offset: int) -> None:
+        if name not in self.model.topics:
+            return
+        after = self.model.copy()
+        index = partition % len(after.topics[name].partitions)
+        part = after.topics[name].partitions[index]
+        before = min(offset, part.end)
+        gone = max(0, before - part.start)
+        begun = after.copy()
+        begun.topics[name].partitions[index].trimming = before
+        part.start = max(part.start, before)
+
+        def action(log: tailrace.Log) -> None:
+            assert log.topic(name).trim(before, partition=index) == gone
+
+        self.call(handle, action, [begun, after])
+
+    @rule(handle=handles, name=names)
+    def drop(self, handle: int, name: str) -> None:
+        after = self.model.copy()
+        if after.topics.pop(name, None) is not None:
+            self.call(handle, lambda log: log.topic(name).drop(), [after])
+
+    # Processes come and go.
+
+    @precondition(lambda self: len(self.logs) < 2)
+    @rule()
+    def open_another(self) -> None:
+        self.compare(self.open())
+
+    @rule(handle=handles)
+    def close(self, handle: int) -> None:
+        """Closing brings everything that this process knows of to disk; the last one to go is followed by another."""
+
+        def action(log: tailrace.Log) -> None:
+            log.close()
+            self.logs.remove(log)
+            if not self.logs:
+                self.open()
+
+        self.call(handle, action, [self.model.copy()])
+
+    @rule(steps=st.integers(1, 80), when=st.sampled_from(("before", "middle", "after")))
+    def kill_soon(self, steps: int, when: str) -> None:
+        """The next call dies at one of its operations, if it has so many."""
+        self.doom = (Kill, steps, when)
+
+    @rule(steps=st.integers(1, 80), choice=st.integers(0, 1_000))
+    def cut_soon(self, steps: int, choice: int) -> None:
+        """The power goes at an operation of the next call."""
+        self.doom = (Cut, steps, "before")
+        self.choice = choice
+
+    @rule(choice=st.integers(0, 1_000))
+    def cut_now(self, choice: int) -> None:
+        """The power goes while nobody does anything."""
+        self.doom = None
+        self.choice = choice
+        self.disk.cut()
+        self.survive_cut([self.model])
+
+    # Reading.
+
+    @rule(
+        handle=handles, name=names, last=st.none() | st.integers(0, 12), limit=st.none() | st.integers(0, 12),
+        chosen=st.none() | st.sets(partitions, min_size=1), by_time=st.booleans(), reverse=st.booleans(),
+    )  # fmt: skip
+    def read(
+        self, handle: int, name: str, last: int | None, limit: int | None, chosen: set[int] | None, by_time: bool,
+        reverse: bool,
+    ) -> None:  # fmt: skip
+        topic = self.model.topics.get(name)
+        if topic is None:
+            self.miss(handle, name)
+            return
+        indexes = None if chosen is None else sorted({each % len(topic.partitions) for each in chosen})
+        wanted = topic.read(last=last, limit=limit, chosen=indexes, by_time=by_time, reverse=reverse)
+        scan = (
+            self.log(handle)
+            .topic(name)
+            .read(last=last, limit=limit, partition=indexes, order="time" if by_time else "offset", reverse=reverse)
+        )
+        assert [_place(record) for record in scan] == wanted
+        assert [_place(record) for batch in scan.batches(3) for record in batch] == wanted
+        assert scan.count() == len(wanted)
+        first = scan.first()
+        assert (None if first is None else _place(first)) == (wanted[0] if wanted else None)
+
+    @rule(handle=handles, name=names, partition=partitions, start=offsets, stop=offsets, reverse=st.booleans())
+    def read_range(self, handle: int, name: str, partition: int, start: int, stop: int, reverse: bool) -> None:
+        topic = self.model.topics.get(name)
+        if topic is None:
+            return
+        index = partition % len(topic.partitions)
+        part = topic.partitions[index]
+        scan = self.log(handle).topic(name).read(start, stop, partition=index, reverse=reverse)
+        if not part.start <= start <= part.end:
+            try:
+                list(scan)
+            except OffsetOutOfRangeError as error:
+                assert (error.earliest, error.latest) == (part.start, part.end)
+            else:
+                raise AssertionError(f"{start} is not in {part.start} to {part.end}")
+            return
+        wanted = topic.read({index: start}, {index: stop}, chosen=[index], reverse=reverse)
+        assert [_place(record) for record in scan] == wanted
+        if start < part.end:
+            assert _place(self.log(handle).topic(name).get(start, index)) == Place(index, start, part.items[start])
+
+    @rule(handle=handles, name=names, partition=partitions, time=st.integers(0, 10))
+    def read_from_a_time(self, handle: int, name: str, partition: int, time: int) -> None:
+        topic = self.model.topics.get(name)
+        if topic is None:
+            return
+        index = partition % len(topic.partitions)
+        part = topic.partitions[index]
+        wanted = part.offsets_at(TIME_US + time)
+        reading = self.log(handle).topic(name)
+        assert max(reading.offset_at(TIME_US + time, index), part.start) in wanted
+        moment = f"{tailrace.Record('', 0, 0, TIME_US + time, None, None, {}).timestamp.isoformat()}"
+        records = list(reading.read(moment, partition=index))
+        assert part.end - len(records) in wanted
+        assert [_place(record) for record in records] == topic.read({index: part.end - len(records)}, chosen=[index])
+
+    def miss(self, handle: int, name: str) -> None:
+        """A topic that is not there is not made by reading it."""
+        for attempt in (lambda topic: list(topic.read()), lambda topic: topic.offsets(), lambda topic: topic.get(0)):
+            try:
+                attempt(self.log(handle).topic(name))
+            except TopicNotFoundError:
+                continue
+            raise AssertionError(f"{name} is not there and was read")
+        self.compare(self.log(handle))
+
+
+def contents(state: State) -> dict[str, list[tuple[int, list[Item]]]]:
+    """What a log in this state shows."""
+    return {
+        name: [(partition.start, partition.items[partition.start :]) for partition in topic.partitions]
+        for name, topic in sorted(state.topics.items())
+    }
+
+
+def unpromised(state: State, before: State) -> State:
+    """A state that a call went through without coming back: only what was promised before it is promised now."""
+    state = state.copy()
+    for name, topic in state.topics.items():
+        old = before.topics.get(name)
+        same = old is not None and old.number == topic.number
+        for index, partition in enumerate(topic.partitions):
+            known = old is not None and same and index < len(old.partitions)
+            partition.safe = old.partitions[index].safe if known and old is not None else 0
+    return state
+
+
+def after_cut(state: State, found: dict[str, list[tuple[int, list[Item]]]]) -> State | None:
+    """The state that a power cut made of another, if `found` can have come of it."""
+    if found.keys() != state.topics.keys():
+        return None
+    cut = state.copy()
+    for name, parts in found.items():
+        partitions = cut.topics[name].partitions
+        if len(parts) != len(partitions):
+            return None
+        for (start, kept), partition in zip(parts, partitions, strict=True):
+            end = start + len(kept)
+            whole = end in partition.groups and end >= partition.safe
+            starts = (partition.start, max(partition.start, partition.trimming))
+            if not whole or start not in starts or kept != partition.items[start:end]:
+                return None
+            partition.start = start
+            del partition.items[end:]
+            partition.groups = [group for group in partition.groups if group <= end]
+            partition.safe = end
+    return cut
+
+
+def by_partition(topic: ReferenceTopic, some: Sequence[Item], keyless: int = 0) -> dict[int, list[Item]]:
+    parts: dict[int, list[Item]] = {}
+    for item in some:
+        parts.setdefault(keyless if item.key is None else topic.partition_of(item.key), []).append(item)
+    return parts
+
+
+def _item(record: tailrace.Record) -> Item:
+    return Item(record.timestamp_us, record.key, record.value, tuple(record.headers.items()))
+
+
+def _place(record: tailrace.Record) -> Place:
+    return Place(record.partition, record.offset, _item(record))
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    stateful_step_count=30,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
