@@ -13,6 +13,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
+from tailrace.disk.files import Files
 from tailrace.pending import PendingPosition
 from tests.full_disk import FullDisk
 
@@ -182,20 +183,64 @@ def test_a_record_larger_than_the_buffer_goes_alone(log):
     assert [future.result().offset for future in futures] == [0, 1, 2]
 
 
-def test_a_buffer_that_stays_full_is_an_error(tmp_path):
+class SlowDisk(Files):
+    """The real disk, whose writes wait while it is stopped."""
+
+    __slots__ = ("going", "waiting")
+
+    def __init__(self):
+        self.going = threading.Event()
+        self.going.set()
+        self.waiting = threading.Event()
+
+    def write_all(self, fd, buffers, position):
+        self.waiting.set()
+        assert self.going.wait(20)
+        return super().write_all(fd, buffers, position)
+
+    def write(self, fd, data, position):
+        self.waiting.set()
+        assert self.going.wait(20)
+        super().write(fd, data, position)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    disk = SlowDisk()
+    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    yield disk
+    disk.going.set()
+
+
+def test_a_buffer_that_stays_full_is_an_error(tmp_path, slow):
     with tailrace.open(tmp_path / "shop", timeout="50ms") as log:
         topic = log.topic("orders", partitions=1)
         sending = topic.producer(buffer_bytes="1KiB")
-        partition = log.engine.partition(log.engine.entry("orders"), 0)
-        with partition.lock.mutex:
-            first = sending.append(b"x" * 900)
-            with pytest.raises(errors.BusyError, match="stayed full"):
-                sending.append(b"y" * 900)
-            with pytest.raises(errors.BusyError, match=r"within 0\.02 s"):
-                sending.flush("20ms")
+        slow.going.clear()
+        first = sending.append(b"x" * 900)
+        with pytest.raises(errors.BusyError, match=r"stayed full for 0\.05 s"):
+            sending.append(b"y" * 900)
+        with pytest.raises(errors.BusyError, match=r"within 0\.02 s"):
+            sending.flush("20ms")
+        slow.going.set()
         sending.close()
         assert first.result() == (0, 0)
         assert topic.offsets()[0].latest == 1
+
+
+def test_a_lock_that_is_not_to_be_had_reaches_the_futures(tmp_path):
+    with tailrace.open(tmp_path / "shop", timeout="50ms") as log:
+        topic = log.topic("orders", partitions=1)
+        sending = topic.producer(linger=0)
+        partition = log.engine.partition(log.engine.entry("orders"), 0)
+        with partition.lock.mutex:
+            failed = sending.append("lost")
+            assert isinstance(failed.exception(20), errors.LockedError)
+        with pytest.raises(errors.LockedError):
+            sending.flush()
+        assert sending.append("kept").result(20) == (0, 0)
+        sending.close()
+        assert texts(topic) == ["kept"]
 
 
 # What goes wrong.
@@ -347,3 +392,173 @@ def test_a_future_costs_little_until_somebody_waits(log):
         assert isinstance(future, PendingPosition)
         with pytest.raises(AttributeError):
             future.nothing
+
+
+# Ends that meet: flushing, syncing and closing from several threads, and from callbacks.
+
+
+def in_thread(action):
+    """Call something in another thread; what it returns or raises is in the future."""
+    future = concurrent.futures.Future()
+
+    def run():
+        try:
+            future.set_result(action())
+        except BaseException as error:  # noqa: BLE001  # the test looks at it
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def test_flushing_after_the_close_returns_at_once(log):
+    topic = log.topic("orders")
+    sending = topic.producer(linger="1h")
+    sending.append("x")
+    sending.close()
+    in_thread(sending.flush).result(10)
+    idle = topic.producer()
+    idle.close()
+    in_thread(idle.flush).result(10)
+    in_thread(log.sync).result(10)
+    assert texts(topic) == ["x"]
+
+
+def test_syncing_beside_producers_that_close_never_hangs(log):
+    topic = log.topic("orders")
+    for number in range(50):
+        sending = topic.producer(linger="1h")
+        sending.append(str(number))
+        closing, syncing, flushing = in_thread(sending.close), in_thread(log.sync), in_thread(sending.flush)
+        for ending in (closing, syncing, flushing):
+            ending.result(20)
+    assert texts(topic) == [str(number) for number in range(50)]
+
+
+def test_everybody_who_closes_a_producer_waits_until_it_is_sent(tmp_path, slow):
+    with tailrace.open(tmp_path / "shop") as log:
+        topic = log.topic("orders", partitions=1)
+        sending = topic.producer(linger="1h")
+        future = sending.append("x")
+        slow.going.clear()
+        slow.waiting.clear()
+        first = in_thread(sending.close)
+        assert slow.waiting.wait(10)
+        others = [in_thread(sending.close), in_thread(sending.flush)]
+        done, _ = concurrent.futures.wait([first, *others], timeout=0.1)
+        assert not done
+        slow.going.set()
+        for ending in (first, *others):
+            ending.result(10)
+        assert future.result(0) == (0, 0)
+
+
+def test_closing_a_log_waits_for_a_producer_that_another_thread_closes(tmp_path, slow):
+    log = tailrace.open(tmp_path / "shop")
+    topic = log.topic("orders", partitions=1)
+    sending = topic.producer(linger="1h")
+    futures = [sending.append(str(number)) for number in range(3)]
+    slow.going.clear()
+    slow.waiting.clear()
+    first = in_thread(sending.close)
+    assert slow.waiting.wait(10)
+    closing = [in_thread(log.close), in_thread(log.close)]
+    done, _ = concurrent.futures.wait(closing, timeout=0.1)
+    assert not done
+    slow.going.set()
+    for ending in (first, *closing):
+        ending.result(10)
+    assert [future.result(0) for future in futures] == [(0, 0), (0, 1), (0, 2)]
+    assert log.closed
+    with tailrace.open(tmp_path / "shop", "r") as log:
+        assert texts(log.topic("orders")) == ["0", "1", "2"]
+
+
+def test_one_failing_producer_does_not_keep_a_log_from_closing_the_others(tmp_path, monkeypatch):
+    disk = FullDisk()
+    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    log = tailrace.open(tmp_path / "shop")
+    orders, clicks = log.topic("orders", partitions=1), log.topic("clicks", partitions=1)
+    failing = [topic.producer(linger="1h") for topic in (orders, clicks)]
+    futures = [sending.append("lost") for sending in failing]
+    disk.full = True
+    with pytest.raises(errors.DiskFullError):
+        log.close()
+    disk.full = False
+    assert [type(future.exception(0)) for future in futures] == [errors.DiskFullError] * 2
+    assert log.closed
+    assert not any(sending.sender.is_alive() for sending in failing)
+
+
+def test_a_producer_asked_for_while_its_log_closes_is_refused(tmp_path):
+    log = tailrace.open(tmp_path / "shop")
+    topic = log.topic("orders")
+    log.close()
+    with pytest.raises(errors.ClosedError):
+        topic.producer()
+
+
+@pytest.mark.parametrize("call", ["flush", "sync", "close"])
+def test_a_callback_that_would_wait_for_itself_is_told(log, call):
+    topic = log.topic("orders")
+    told = concurrent.futures.Future()
+    with topic.producer(linger="20ms") as sending:
+        action = {"flush": sending.flush, "sync": log.sync, "close": log.close}[call]
+
+        def callback(_):
+            try:
+                action()
+            except errors.ThreadError as error:
+                told.set_result(error)
+
+        sending.append("x").add_done_callback(callback)
+        error = told.result(10)
+        assert "callback" in str(error)
+        assert "another thread" in error.hint
+        assert sending.append("y").result(10) == (0, 1)
+    assert not log.closed
+
+
+def test_a_callback_may_close_its_producer(log):
+    topic = log.topic("orders")
+    sending = topic.producer(linger="20ms")
+    closed = threading.Event()
+
+    def callback(_):
+        sending.close()
+        closed.set()
+
+    sending.append("x").add_done_callback(callback)
+    assert closed.wait(10)
+    sending.sender.join(10)
+    assert not sending.sender.is_alive()
+    assert sending not in log.engine.producers
+    with pytest.raises(errors.ClosedError):
+        sending.append("y")
+    sending.close()
+    assert texts(topic) == ["x"]
+
+
+def test_a_callback_that_finds_the_buffer_full_does_not_wait_for_itself(log):
+    topic = log.topic("orders")
+    told = concurrent.futures.Future()
+    with topic.producer(linger="20ms", buffer_bytes="1KiB") as sending:
+
+        def callback(_):
+            try:
+                sending.append(b"y" * 900)
+            except errors.BusyError as error:
+                told.set_result(error)
+
+        sending.append(b"x" * 900).add_done_callback(callback)
+        assert "full" in str(told.result(10))
+
+
+def test_a_callback_that_ends_its_thread_does_not_end_the_sending(log, monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    with log.topic("orders").producer(linger="20ms") as sending:
+        sending.append("x").add_done_callback(lambda _: exit())
+        sending.flush("10s")
+        assert sending.append("y").result(10) == (0, 1)
+    assert [arguments.exc_type for arguments in seen] == [SystemExit]

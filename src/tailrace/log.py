@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from tailrace import engine as engines
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.recovery import remove_tree
-from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError
+from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError, TailraceError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name, validate_topic_name
 from tailrace.options import Tuning, parse_durable, parse_duration, parse_size
@@ -90,6 +92,9 @@ class Log:
         # The engine while this handle is open and was used; None before and after.
         self.live: Engine | None = None
         self.closed = False
+        # Held by the thread that closes, so that another one waits until it has.
+        self.closing = threading.RLock()
+        _handles.add(self)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
@@ -184,22 +189,43 @@ class Log:
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
         engine = self.writing()
+        self._refuse_callback("Log.sync()")
         for producer in self._producers():
             producer.flush()
         engine.write(engine.store.sync)
 
     def close(self) -> None:
-        """Bring everything appended to disk, end followers and give everything back; a second call does nothing."""
-        if self.closed:
-            return
-        try:
+        """Bring everything appended to disk, end followers and give everything back; a second call waits for the first."""
+        self._refuse_callback("Log.close()")
+        with self.closing:
+            if self.closed:
+                return
+            try:
+                self._close_producers()
+            finally:
+                self.closed = True
+                engine, self.live = self.live, None
+                if engine is not None:
+                    engine.release(id(self))
+
+    def _close_producers(self) -> None:
+        """End every producer, raise the first error; those begun meanwhile see `closed`, or are met here."""
+        failed: TailraceError | None = None
+        for last in (False, True):
+            self.closed = last
             for producer in self._producers():
-                producer.close()
-        finally:
-            self.closed = True
-            engine, self.live = self.live, None
-            if engine is not None:
-                engine.release(id(self))
+                try:
+                    producer.close()
+                except TailraceError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _refuse_callback(self, what: str) -> None:
+        if producers := self._producers():
+            from tailrace.producer import refuse_callback
+
+            refuse_callback(producers, what)
 
     def __enter__(self) -> Self:
         return self
@@ -236,9 +262,10 @@ class Log:
 
     def writing(self) -> Engine:
         """The engine, for a change; ReadOnlyError when this handle only reads."""
+        engine = self.engine
         if self.mode == "r":
             raise ReadOnlyError("The log is open for reading only.")
-        return self.engine
+        return engine
 
     def _producers(self) -> list[Producer]:
         """The producers of this handle that still run."""
@@ -248,6 +275,19 @@ class Log:
     def is_closed(self) -> bool:
         """Whether close() was called."""
         return self.closed
+
+
+_handles: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _forget_closing() -> None:
+    """In a forked child: a thread that was closing a handle is not there to finish."""
+    for log in list(_handles):
+        log.closing = threading.RLock()
+        log.closed = log.closed and log.live is None
+
+
+os.register_at_fork(after_in_child=_forget_closing)
 
 
 def _namespaces(path: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -62,7 +63,12 @@ class Group(Rows):
             self.error = error
             waiting, self.waiting = self.waiting, []
         for future in waiting:
-            future.settle()
+            try:
+                future.settle()
+            except BaseException as error:  # noqa: BLE001  # a callback that wants to end its thread would end the sender
+                threading.excepthook(
+                    threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+                )
 
 
 class PendingPosition(Future[Position]):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tailrace.disk.staging import Write
 from tailrace.engine import name_damage
-from tailrace.errors import BusyError, ClosedError, CorruptionError, TailraceError, TopicNotFoundError
+from tailrace.errors import (
+    BusyError,
+    ClosedError,
+    CorruptionError,
+    TailraceError,
+    ThreadError,
+    TopicNotFoundError,
+)
 from tailrace.intake import UNSET, check_sizes, encode_value
 from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFER_BYTES_MAX
 from tailrace.options import parse_duration, parse_size, parse_time
@@ -50,7 +57,8 @@ class Producer:
         self.generation = self.engine.generation
         self.settling = threading.Lock()
         self.closed = False
-        self._thread: threading.Thread | None = None
+        # The thread that sends, once there is something to send.
+        self.sender: threading.Thread | None = None
         # Guards everything below.
         self._mutex = threading.Lock()
         self._work = threading.Condition(self._mutex)
@@ -72,6 +80,10 @@ class Producer:
         self._done = 0
         self._error: BaseException | None = None
         self.engine.producers.add(self)
+        if topic.log.closed:
+            # Closed since it was asked for its engine: it may have looked for producers already.
+            self.engine.producers.discard(self)
+            raise ClosedError("The log is closed.")
 
     def __repr__(self) -> str:
         return f"<Producer of {self.topic.name!r}{' closed' if self.closed else ''}>"
@@ -147,7 +159,8 @@ class Producer:
             self._hurried = self._filling
             self._limit = self.buffer_bytes
             self._work.notify()
-        timeout = self.topic.log.timeout
+        # A callback of a future runs in the sending thread, and nothing is sent while it waits.
+        timeout = 0.0 if threading.current_thread() is self.sender else self.topic.log.timeout
         # A record that is larger than the whole buffer goes alone.
         if not self._room.wait_for(lambda: not self._buffered or self._buffered + size <= self.buffer_bytes, timeout):
             raise BusyError(
@@ -160,10 +173,10 @@ class Producer:
         if not self._groups:
             self._due = monotonic() + self.linger
             self._limit = min(self._buffered + EAGER_BYTES, self.buffer_bytes)
-            if self._thread is None:
+            if self.sender is None:
                 name = f"tailrace-producer-{self.topic.name}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
+                self.sender = threading.Thread(target=self._run, name=name, daemon=True)
+                self.sender.start()
             self._work.notify()
         group = self._groups[index] = Group(self, index)
         return group
@@ -171,6 +184,7 @@ class Producer:
     def flush(self, timeout: Duration | None = None) -> None:
         """Send everything that was appended so far; raises the first error since the last flush."""
         self.check_same()
+        refuse_callback([self], "flush()")
         seconds = None if timeout is None else parse_duration(timeout, "timeout")
         with self._mutex:
             wanted = self._filling if self._groups else self._filling - 1
@@ -186,19 +200,25 @@ class Producer:
             raise error
 
     def close(self) -> None:
-        """Send everything, end the thread, raise the first error; a second call does nothing."""
-        if self.closed or self.generation != self.engine.generation:
+        """Send everything, end the thread, raise the first error; a second call waits for the first.
+
+        In a callback of one of its own futures it cannot wait: the thread ends by itself once everything is sent.
+        """
+        if self.generation != self.engine.generation:
             return
         with self._mutex:
             self.closed = True
             self._plain = None
             self._work.notify()
             self._room.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+            sender = self.sender
+        if sender is threading.current_thread():
+            return
+        if sender is not None:
+            sender.join()
         self.engine.producers.discard(self)
-        error, self._error = self._error, None
+        with self._mutex:
+            error, self._error = self._error, None
         if error is not None:
             raise error
 
@@ -239,6 +259,7 @@ class Producer:
                 self._done += 1
                 self._error = self._error or error
                 self._room.notify_all()
+        self.engine.producers.discard(self)
 
     def _next(self) -> list[Group]:
         """Wait for records, and for more of them as long as it is worth it; nothing after the close."""
@@ -247,6 +268,8 @@ class Producer:
             while not self.closed and self._hurried < self._filling and (left := self._due - monotonic()) > 0:
                 self._work.wait(left)
             groups, self._groups = self._groups, {}
+            if not groups:
+                return []
             self._filling += 1
             self._sending = self._buffered
             self._plain = None
@@ -294,3 +317,12 @@ def plan(route: Route, group: Group) -> Write:
     """What is written for a group."""
     group.partition %= route.count
     return Write(route.partitions[group.partition], group.frames(group.time, route.codec, route.maximum))
+
+
+def refuse_callback(producers: Iterable[Producer], what: str) -> None:
+    """ThreadError in a callback of a future of one of these: it runs in the thread that would be waited for."""
+    if any(producer.sender is threading.current_thread() for producer in producers):
+        raise ThreadError(
+            f"{what} was called in a callback of a producer's future, where it would wait for itself.",
+            hint="Nothing was lost; let the callback tell another thread, which calls it.",
+        )

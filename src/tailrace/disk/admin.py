@@ -101,6 +101,8 @@ class Admin:
                     partition.abandon()
                 partition.close()
                 store.partitions.pop(partition.slot, None)
+                store.opened.pop(partition.slot, None)
+                store.indexes.active.pop(partition.path, None)
             path = f"{store.path}/{entry.directory}"
             if store.files.stat(path) is not None:
                 remove_tree(store.files, path)
