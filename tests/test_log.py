@@ -359,3 +359,22 @@ def test_a_namespace_is_dropped_only_when_nobody_has_it_open(tmp_path):
             log.drop_namespace("tenant")
         with log.namespace("tenant") as tenant, pytest.raises(errors.TopicNotFoundError):
             tenant.topic("orders").offsets()
+
+
+def test_a_namespace_is_not_dropped_while_one_inside_it_is_open(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        with log.namespace("tenant") as tenant:
+            tenant.topic("orders").append("x")
+            with tenant.namespace("unit") as unit:
+                deepest = unit.namespace("team")
+        deepest.topic("orders").append("x")
+        with pytest.raises(errors.LockedError, match="'team' inside 'tenant'"):
+            log.drop_namespace("tenant")
+        assert deepest.topic("orders").get(0).text == "x"
+        assert log.namespaces() == ["tenant"]
+        with log.namespace("tenant") as tenant:
+            assert tenant.topic("orders").get(0).text == "x"
+        deepest.close()
+        log.drop_namespace("tenant")
+        assert log.namespaces() == []
+        assert list(Path(log.location, "namespaces").iterdir()) == []

@@ -490,3 +490,71 @@ class TestThreadsForksAndClosing:
             list(iterator)
         with pytest.raises(ClosedError):
             list(scan)
+
+
+class TestMissingSegments:
+    """A file that somebody removed is a named range, however the records are asked for."""
+
+    @pytest.fixture
+    def topic(self, log):
+        topic = log.topic("orders", segment_bytes=4_096)
+        for number in range(60):
+            topic.append(b"x" * 500, timestamp=TIME + number)
+        assert len(segments(topic)) == 10
+        return topic
+
+    @pytest.mark.parametrize(("removed", "first", "last"), [(0, 0, 5), (1, 6, 11), (-1, 54, 59)])
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda topic: list(topic.read()),
+            lambda topic: topic.read().count(),
+            lambda topic: topic.read(2).count(),
+            lambda topic: list(topic.read(reverse=True)),
+            lambda topic: topic.read().to_arrow(),
+            lambda topic: list(topic.read(last=60)),
+            lambda topic: list(topic.read(datetime.fromtimestamp(TIME // 10**6, UTC))),
+            lambda topic: topic.read(datetime.fromtimestamp(TIME // 10**6, UTC)).count(),
+        ],
+    )
+    def test_a_missing_segment_is_named(self, topic, removed, first, last, ask):
+        path = segments(topic)[removed]
+        path.unlink()
+        with pytest.raises(CorruptionError, match="segment is missing") as caught:
+            ask(topic)
+        error = caught.value
+        assert (error.topic, error.partition, error.first, error.last) == ("orders", 0, first, last)
+        assert error.path == str(path)
+
+    def test_what_is_beside_it_can_be_read_and_counted(self, topic):
+        segments(topic)[1].unlink()
+        assert topic.read(stop=6).count() == len(list(topic.read(stop=6))) == 6
+        assert topic.read(12).count() == len(list(topic.read(12))) == 48
+        with pytest.raises(CorruptionError, match="offsets 6 to 11"):
+            topic.get(7)
+        assert topic.get(12).offset == 12
+
+    def test_a_time_in_front_of_a_missing_segment_leads_to_it(self, topic):
+        paths = segments(topic)
+        assert topic.offset_at(TIME + 6) == 6
+        paths[0].unlink()
+        assert topic.offset_at(TIME) == 0
+        assert topic.offset_at(TIME + 8) == 8
+        paths[-1].unlink()
+        assert topic.offset_at(TIME + 1_000) == 54
+
+    def test_a_trim_is_no_damage(self, topic):
+        scan = topic.read()
+        topic.trim(8)
+        assert scan.count() == len(list(scan)) == 52
+        assert topic.offset_at(TIME) == 8
+        segments(topic)[0].unlink()
+        with pytest.raises(CorruptionError, match="offsets 8 to 11") as caught:
+            scan.count()
+        assert caught.value.path == str(segments(topic)[0].parent)
+
+    def test_counting_after_the_close_is_refused(self, log, topic):
+        with tailrace.open(log.location) as other:
+            scan = other.topic("orders").read()
+        with pytest.raises(ClosedError):
+            scan.count()

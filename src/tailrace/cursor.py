@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from operator import length_hint
 from typing import TYPE_CHECKING
 
@@ -148,23 +149,14 @@ def _parts(
 ) -> Generator[Part | None, None, None]:
     """The parts of one pass, every failure typed; not a method, so that a cursor is freed with its last reference."""
     try:
-        if follow:
-            yield from Follower(engine, request, timeout, closed, places.opened).parts()
-        else:
-            yield from _bounded(engine, request, places, closed)
+        with typed_failures(engine, request.topic):
+            if follow:
+                yield from Follower(engine, request, timeout, closed, places.opened).parts()
+            else:
+                yield from _bounded(engine, request, places, closed)
     except ClosedError:
         if not follow:
             raise
-    except ValueError as error:
-        # The tails are unmapped when the log is closed, and whoever reads a word then gets this.
-        if not engine.closed:
-            raise
-        if not follow:
-            raise ClosedError("The log was closed while it was read.") from error
-    except OSError as error:
-        if isinstance(error, TailraceError):
-            raise
-        raise storage_error(error, f"Reading {request.topic!r}") from error
 
 
 def _bounded(engine: Engine, request: Request, places: Places, closed: Callable[[], bool]) -> Iterator[Part]:
@@ -180,6 +172,22 @@ def _bounded(engine: Engine, request: Request, places: Places, closed: Callable[
         return
     for stream in reversed(streams) if request.reverse else streams:
         yield from stream
+
+
+@contextmanager
+def typed_failures(engine: Engine, topic: str) -> Iterator[None]:
+    """Let no failure out that is not one of ours."""
+    try:
+        yield
+    except ValueError as error:
+        # The tails are unmapped when the log is closed, and whoever reads a word then gets this.
+        if not engine.closed:
+            raise
+        raise ClosedError("The log was closed while it was read.") from error
+    except OSError as error:
+        if isinstance(error, TailraceError):
+            raise
+        raise storage_error(error, f"Reading {topic!r}") from error
 
 
 class _Alone:

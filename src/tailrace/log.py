@@ -19,7 +19,7 @@ from tailrace.topics import Topic
 from tailrace.transactions import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from os import PathLike
 
     from tailrace.disk.opening import Mode
@@ -145,24 +145,30 @@ class Log:
         return _namespaces(self.engine.path)
 
     def drop_namespace(self, name: str) -> None:
-        """Forget a namespace with everything in it; LockedError while any process has it open."""
+        """Forget a namespace with everything in it; LockedError while any process has it open, or one inside it."""
         files = self.writing().files
         path = self._namespace_path(validate_namespace_name(name))
         if files.stat(f"{path}/{IDENTITY_NAME}") is None:
             raise self._no_namespace(name)
-        lock = files.open(f"{path}/lock", create=True)
+        locks: list[int] = []
         try:
-            if not files.lock(lock):
-                raise LockedError(
-                    f"The namespace {name!r} is open, so it cannot be dropped.", pid=files.lock_holder(lock)
-                )
+            for inner, named in _with_nested(path, name):
+                lock = files.open(f"{inner}/lock", create=True)
+                locks.append(lock)
+                if not files.lock(lock):
+                    within = "" if inner == path else f" inside {name!r}"
+                    raise LockedError(
+                        f"The namespace {named!r}{within} is open, so {name!r} cannot be dropped.",
+                        pid=files.lock_holder(lock),
+                    )
             # Without its identity it is no log any more, so that nobody ever meets half of it.
             files.remove_file(f"{path}/{IDENTITY_NAME}")
             files.sync_directory(path)
             remove_tree(files, path)
             files.sync_directory(f"{self.location}/{NAMESPACES}")
         finally:
-            files.close(lock)
+            for lock in locks:
+                files.close(lock)
 
     def _namespace_path(self, name: str) -> str:
         return f"{self.location}/{NAMESPACES}/{escape(name)}"
@@ -195,7 +201,7 @@ class Log:
         engine.write(engine.store.sync)
 
     def close(self) -> None:
-        """Bring everything appended to disk, end followers and give everything back; a second call waits for the first."""
+        """Bring everything appended to disk, end followers, give everything back; a second call waits for the first."""
         self._refuse_callback("Log.close()")
         with self.closing:
             if self.closed:
@@ -303,6 +309,13 @@ def _namespaces(path: str) -> list[str]:
                 # Somebody else's directory is not a namespace.
                 continue
     return sorted(names)
+
+
+def _with_nested(path: str, name: str) -> Iterator[tuple[str, str]]:
+    """The directory and name of a namespace and of every one inside it, however deep."""
+    yield path, name
+    for inner in _namespaces(path):
+        yield from _with_nested(f"{path}/{NAMESPACES}/{escape(inner)}", inner)
 
 
 def _tuning() -> Tuning:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tailrace.cursor import Batches, Cursor, Places, Records
+from tailrace.cursor import Batches, Cursor, Places, Records, typed_failures
+from tailrace.errors import ClosedError
 from tailrace.options import StartPoint, parse_count, parse_duration, parse_last, parse_start
 from tailrace.records import Record
 from tailrace.spans import Request, resolve
@@ -130,8 +131,11 @@ class Scan(Iterable[Record]):
         self._check_bounded("count()")
         if self._follow:
             return sum(map(len, self.batches()))
-        spans = resolve(self._engine, self._engine.entry(self._request.topic), self._request)
-        total = sum(span.count() for span in spans if span.next < span.stop)
+        if self._closed():
+            raise ClosedError("The log is closed.")
+        with typed_failures(self._engine, self._request.topic):
+            spans = resolve(self._engine, self._engine.entry(self._request.topic), self._request)
+            total = sum(span.count() for span in spans if span.next < span.stop)
         return total if self._limit is None else min(total, self._limit)
 
     def __repr__(self) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.columns import Part
+from tailrace.disk.segment import segment_name
 from tailrace.engine import name_damage
-from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX
 from tailrace.merge import merged
 
@@ -75,7 +76,7 @@ class Span:
                     raise
                 self.next = earliest
             except CorruptionError as error:
-                raise name_damage(error, self.topic) from error.__cause__
+                raise explained(error, self.topic, self.reader) from error.__cause__
             except TopicNotFoundError:
                 raise dropped(self.topic) from None
 
@@ -93,7 +94,7 @@ class Span:
             if not self.floating:
                 raise
         except CorruptionError as error:
-            raise name_damage(error, self.topic) from error.__cause__
+            raise explained(error, self.topic, self.reader) from error.__cause__
         except TopicNotFoundError:
             raise dropped(self.topic) from None
 
@@ -111,19 +112,21 @@ class Span:
             low, high = max(start, info.base), min(stop, info.end)
             if low >= high:
                 continue
+            total += self._read_count(start, low)
             if info.records == info.end - info.base:
                 total += high - low
             elif (low, high) == (info.base, info.end) and info.sealed:
                 total += info.records
             else:
-                piece = Span(self.topic, self.partition, self.reader, low, high)
-                total += sum(part.stop - part.first for part in piece.forward(high))
+                total += self._read_count(low, high)
             start = high
-        if start < stop:
-            # No segment holds these: reading them says why.
-            piece = Span(self.topic, self.partition, self.reader, start, stop)
-            total += sum(part.stop - part.first for part in piece.forward(stop))
-        return total
+        return total + self._read_count(start, stop)
+
+    def _read_count(self, start: int, stop: int) -> int:
+        """How many records are read from an offset up to another; where no segment holds them, this says why."""
+        piece = Span(self.topic, self.partition, self.reader, start, stop)
+        piece.floating = self.floating and start == self.first
+        return sum(part.stop - part.first for part in piece.forward(stop))
 
 
 def resolve(engine: Engine, entry: TopicEntry, request: Request) -> list[Span]:
@@ -151,7 +154,7 @@ def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -
         point = request.start
         if isinstance(request.last, float):
             time = engine.files.now_us() - round(request.last * 1e6)
-            span.next = min(max(reader.offset_at(time), start), end)
+            span.next = min(max(offset_at(reader, time), start), end)
         elif point.kind == "earliest" or (point.kind == "offsets" and index not in point.offsets):
             span.floating = True
         else:
@@ -163,7 +166,7 @@ def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -
             if point.kind != "offsets" or index in point.offsets:
                 span.stop = min(_place(point, index, reader, start, end), end)
     except CorruptionError as error:
-        raise name_damage(error, entry.name) from error.__cause__
+        raise explained(error, entry.name, reader) from error.__cause__
     except TopicNotFoundError:
         raise dropped(entry.name) from None
     reader.close()
@@ -193,6 +196,50 @@ def keep_last(spans: Sequence[Span], count: int) -> None:
         span.next, span.floating = lows[span.partition.index], False
 
 
+def gaps(reader: Reader) -> list[tuple[int, int]]:
+    """The ranges of offsets for which there should be a segment and is none."""
+    partition = reader.partition
+    # Before the segments are listed, so that a new one is among them if its records are.
+    expected, end = partition.start, partition.end
+    found = []
+    for info in reader.segments():
+        if info.base > expected:
+            found.append((expected, info.base))
+        expected = max(expected, info.end)
+    if expected < end:
+        found.append((expected, end))
+    # A trim meanwhile took segments away that nobody misses.
+    start = partition.start
+    return [(max(first, start), stop) for first, stop in found if stop > start]
+
+
+def offset_at(reader: Reader, time: int) -> int:
+    """The first offset at or after a time; where a segment is missing before it, the first that is missing."""
+    found = reader.offset_at(time)
+    partition = reader.partition
+    if found < partition.end and (found not in reader.bases or (found == partition.start and found == reader.bases[0])):
+        return found
+    return next((first for first, stop in gaps(reader) if stop == found), found)
+
+
+def explained(error: CorruptionError, topic: str, reader: Reader) -> CorruptionError:
+    """The same error with the topic in it; where a whole segment is missing it names that, and all of its range."""
+    offset = error.first
+    if offset is not None:
+        try:
+            for first, stop in gaps(reader):
+                if first <= offset < stop:
+                    error.message = "A segment is missing"
+                    error.first, error.last = first, stop - 1
+                    # Where a trim cut into the missing segment, nothing tells its name.
+                    known = first > reader.partition.start or not first
+                    error.path = f"{reader.partition.path}/{segment_name(first)}" if known else reader.partition.path
+        except (OSError, TailraceError):
+            # What was found first is what the caller learns.
+            pass
+    return name_damage(error, topic)
+
+
 def dropped(topic: str) -> TopicNotFoundError:
     """The error for a topic that goes away under a reader."""
     return TopicNotFoundError(f"The topic {topic!r} was dropped.", topic=topic)
@@ -219,7 +266,7 @@ def _chosen(entry: TopicEntry, request: Request) -> Sequence[int]:
 
 def _place(point: StartPoint, index: int, reader: Reader, start: int, end: int) -> int:
     if point.kind == "time":
-        return min(max(reader.offset_at(point.value), start), end)
+        return min(max(offset_at(reader, point.value), start), end)
     if point.kind == "offsets":
         return point.offsets[index]
     return {"earliest": start, "latest": end}.get(point.kind, point.value)

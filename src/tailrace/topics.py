@@ -25,6 +25,7 @@ from tailrace.options import TopicSettings, parse_count, parse_durable, parse_st
 from tailrace.partitioner import HASHES, Sticky
 from tailrace.records import Position, Record, decode_headers, encode_data, encode_headers
 from tailrace.routes import Route, Shape, check_codec
+from tailrace.spans import explained, offset_at
 from tailrace.types import Bounds
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ class Topic:
     def offset_at(self, time: datetime | str | int, partition: int = 0) -> int:
         """The first offset whose record is at or after a time; the end when there is none."""
         moment = parse_time(time)
-        return self._look(partition, lambda reader, part: reader.offset_at(moment))
+        return self._look(partition, lambda reader, part: offset_at(reader, moment))
 
     def offsets(self) -> dict[int, Bounds]:
         """Where each partition begins and ends, and up to where it is safe from a power cut."""
@@ -271,7 +272,7 @@ class Topic:
         try:
             return action(reader, part)
         except CorruptionError as error:
-            raise name_damage(error, self.name) from None
+            raise explained(error, self.name, reader) from None
         finally:
             reader.close()
 
@@ -315,7 +316,7 @@ class Topic:
             if point.kind == "latest":
                 return part.end
             if point.kind == "time":
-                return reader.offset_at(point.value)
+                return offset_at(reader, point.value)
             offset = point.offsets[index] if point.kind == "offsets" else point.value
             if offset > part.end:
                 raise OffsetOutOfRangeError(

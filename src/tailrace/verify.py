@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace import names
@@ -39,7 +40,7 @@ def verify(engine: Engine, match: str = "...", progress: Progress | None = None)
     """Read every segment of the topics that a pattern matches, the catalog and the journal's headers.
 
     Reading goes on behind each damage, and every damaged range is reported. `progress` is told (bytes done, bytes in
-    all). What other processes append meanwhile is left for the next time.
+    all). What other processes append meanwhile is left for the next time. Only records of users' topics are counted.
     """
     return _Verifier(engine, progress).run(match)
 
@@ -91,6 +92,10 @@ class _Verifier:
         if self.progress is not None:
             self.progress(self.done, max(self.total, self.done))
 
+    def _count(self, file: _File, records: int) -> None:
+        if file.topic is not None and not is_internal(file.topic):
+            self.records += records
+
     # What there is, and whether it joins.
 
     def _files(self, topic: str | None, partition: Partition) -> list[_File]:
@@ -107,7 +112,8 @@ class _Verifier:
         if not partition.alive:
             return []
         files = []
-        for base, following in zip(bases, [*bases[1:], end], strict=True):
+        # Without any segment there is no pair, and everything up to the end is missing.
+        for base, following in pairwise([*bases, end]):
             path = f"{partition.path}/{segment_name(base)}"
             stat = self.files.stat(path)
             if stat is not None:
@@ -162,7 +168,7 @@ class _Verifier:
         if file.base + index.span < file.stop or (footer is not None and index.position != stop):
             self._find_damage(file, index)
         else:
-            self.records += index.records
+            self._count(file, index.records)
             for first, last, position, reason in undecodable:
                 self._report(file.topic, partition, first, last, file.path, position, reason)
             if footer is not None:
@@ -210,7 +216,7 @@ class _Verifier:
                 try:
                     for frame in reader.frames(offset, stop):
                         offset = frame.offset + frame.header.span
-                        self.records += frame.header.count
+                        self._count(file, frame.header.count)
                         reader.columns(frame)
                     if offset < stop:
                         self._report_file(file, offset, index.position, "records are missing")

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import tailrace
 from tailrace import log as log_module
 from tailrace.disk import commit
-from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TailraceError
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, RecoveryNeededError, TailraceError
 from tailrace.options import Tuning
 
 TUNING = Tuning(journal_bytes=16_384, zero_ahead_bytes=512)
@@ -170,11 +170,16 @@ class Reading:
             self.silent.append(f"{what}: damage is reported as absence: {error}")
         elif str(self.path) not in str(error) and getattr(error, "first", None) is None:
             self.silent.append(f"{what}: the error names no place: {error}")
-        elif whole and self.damaged:
+        elif whole and self.damaged and not isinstance(error, RecoveryNeededError):
             self.silent.append(f"{what}: damage to {self.damaged} closes everything: {error}")
 
     def _read(self, log: tailrace.Log) -> None:
-        names = {info.name for info in log.topics()}
+        try:
+            names = {info.name for info in log.topics()}
+        except CorruptionError as error:
+            # The listing shows the age of each topic's records, which damage may have taken; each topic is read below.
+            self._accept(error, "listing")
+            names = {name for name, _ in self.wanted}
         if names != {name for name, _ in self.wanted}:
             self.silent.append(f"the topics are {sorted(names)}")
             return
@@ -211,8 +216,7 @@ class Reading:
                 if isinstance(place, int) and last < place:
                     self.silent.append(f"{where}: reading from {place} stops at a damage that ends before: {error}")
                     return
-                for offset in range(error.first, last + 1):
-                    left.pop(offset, None)
+                left = {offset: record for offset, record in left.items() if not error.first <= offset <= last}
                 place = last + 1
                 if place > max(records):
                     break
@@ -266,8 +270,10 @@ class Sweep:
         self.flips = flips
         self.original = home / f"{variant}-original"
         self.copy = home / f"{variant}-copy"
+        os.environ[BOOT_VARIABLE] = "the boot that built it"
         build(self.original, kill=variant == "killed")
-        os.environ[BOOT_VARIABLE] = "the boot that built it" if variant == "believed" else "another boot"
+        if variant != "believed":
+            os.environ[BOOT_VARIABLE] = "another boot"
         if variant == "believed":
             contents(self.original, "a")
         self.wanted = contents(self._copied(), "a")

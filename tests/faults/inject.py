@@ -38,7 +38,16 @@ class Injector:
         if not self.moments and self.function not in (None, frame.f_code.co_qualname):
             return
         self.moments += 1
-        if self.moments == self.number:
+        if self.moments >= self.number and not self.place and not _finalizing(frame):
             what = f" after {getattr(argument, '__name__', argument)}" if event == "c_return" else ""
             self.place = f"{frame.f_code.co_qualname}{what}"
             raise KeyboardInterrupt
+
+
+def _finalizing(frame: FrameType | None) -> bool:
+    """Whether a finalizer runs: what comes up there goes to nobody, so it interrupts nothing."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False

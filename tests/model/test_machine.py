@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from random import Random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -574,6 +574,10 @@ def _place(record: tailrace.Record) -> Place:
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
+    # A run of the machine takes about 30 ms, which is less than most other properties take.
+    max_examples=8 * settings().max_examples,
     stateful_step_count=30,
+    # Explaining a failure traces every line of both engine and simulator, which takes minutes.
+    phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )

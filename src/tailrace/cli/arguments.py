@@ -1,4 +1,4 @@
-"""The grammar of arguments on the command line, as values for the library."""
+"""The grammar of arguments on the command line, as values for the library; what is wrong is told here."""
 
 from __future__ import annotations
 
@@ -12,71 +12,156 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
-_OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
+    from tailrace import Topic
+
+OFFSET_MAX = (1 << 63) - 1
+# A time given as a number outside of these is in another unit than microseconds.
+TIME_US_MIN, TIME_US_MAX = 10**14, 10**17
+_OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(us|ms|s|m|h|d|w)", re.ASCII)
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION_SECONDS_MAX = 36_525 * 86_400.0
 _SWITCHES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+_PLACES = "earliest, latest, an offset such as 17, 0:17,1:20, 2026-11-15T20:00Z or -10m"
 
 
-def complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The topics of the log that the line being typed names, for the shell."""
-    from .invocation import Invocation
-
-    try:
-        with context.ensure_object(Invocation).open("read") as log:
-            names = [info.name for info in log.topics()]
-    except Exception:  # noqa: BLE001 (a completion that fails must not disturb the line being typed)
-        return []
-    return [name for name in names if name.startswith(incomplete)]
+def is_pattern(text: str) -> bool:
+    """Whether a text stands for many topics: a level that is *, or a final `...`; a* is a plain name."""
+    return text.endswith("...") or "*" in text.split(".")
 
 
-def parse_place(text: str) -> Any:
+def parse_place(text: str, what: str = "START") -> Any:
     """A start or a stop: an offset, `0:17,1:20` for offsets by partition, or what the library reads as text."""
-    if text.isdecimal() and text.isascii():
-        return int(text)
+    if text in ("earliest", "latest") or (text.startswith("-") and is_duration(text[1:])):
+        return text
+    if _is_number(text):
+        return _offset(text)
     if _OFFSETS.fullmatch(text):
         pairs = [pair.split(":") for pair in text.split(",")]
-        offsets = {int(partition): int(offset) for partition, offset in pairs}
+        offsets = {_offset(partition): _offset(offset) for partition, offset in pairs}
         if len(offsets) < len(pairs):
             raise click.UsageError(f"{text} names a partition twice.")
         return offsets
-    return text
+    if text[:1].isdigit():
+        try:
+            parse_time(text)
+        except ValueError as error:
+            raise click.UsageError(f"{what} {error}.") from None
+        return text
+    raise click.UsageError(f"{what} {text!r} is not a place in a topic: write {_PLACES}.")
+
+
+def check_places(topic: Topic, places: Mapping[str, Any], partitions: Iterable[int] | None) -> None:
+    """Refuse partitions that the topic does not have, and an offset that could be of any of several."""
+    count = topic.partitions
+    chosen = [*range(count)] if partitions is None else sorted({*partitions})
+    named = {*chosen, *(index for place in places.values() if isinstance(place, dict) for index in place)}
+    for index in sorted(named):
+        check_partition(topic.name, index, count)
+    for what, place in places.items():
+        if isinstance(place, int) and len(chosen) > 1:
+            example = ",".join(f"{index}:{place}" for index in chosen[:2])
+            raise click.UsageError(
+                f"{what} {place} is an offset in one partition, and {topic.name!r} has {count}: "
+                f"write {example},... or name one with -p."
+            )
+
+
+def check_partition(name: str, index: int, count: int) -> None:
+    """Refuse a partition that a topic of so many does not have."""
+    if index >= count:
+        have = "one partition, 0" if count == 1 else f"{count} partitions, 0 to {count - 1}"
+        raise click.UsageError(f"There is no partition {index}: the topic {name!r} has {have}.")
 
 
 def parse_last(text: str) -> int | str:
     """How much of the end to read: a count, or a time such as 1h."""
-    return int(text) if text.isdecimal() and text.isascii() else text
+    if _is_number(text):
+        return _offset(text)
+    if not is_duration(text):
+        raise click.UsageError(f"--last {text!r} is neither a count nor a time: write 50, or 1h.")
+    return text
 
 
 def parse_partitions(text: str) -> list[int]:
     """Partitions such as 0,2."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise click.UsageError(f"{text!r} is not a list of partitions: write numbers such as 0,2.") from None
+    parts = text.split(",")
+    if not all(map(_is_number, parts)):
+        raise click.UsageError(f"{text!r} is not a list of partitions: write numbers such as 0,2.")
+    return [_offset(part) for part in parts]
 
 
-def parse_duration(text: str) -> float | str:
-    """Seconds as a number, or a text such as 250ms."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def parse_duration(text: str, what: str) -> float:
+    """Seconds, of a number of them or a text such as 250ms."""
+    if re.fullmatch(r"\d{1,12}(\.\d{1,12})?", text, re.ASCII):
+        text += "s"
+    if not is_duration(text):
+        raise click.UsageError(f"{what} {text!r} is not a time: write 250ms, 30s, 10m, 2h or 7d.")
+    return _seconds(text)
+
+
+def is_duration(text: str) -> bool:
+    """Whether a text is a number and a unit, and not absurdly long."""
+    return _DURATION.fullmatch(text) is not None and _seconds(text) <= _DURATION_SECONDS_MAX
 
 
 def parse_durable(text: str) -> bool | str:
     """yes: on disk before the command says so; no: left to the system; 50ms: on disk within that time."""
-    return _SWITCHES.get(text.lower(), text)
+    if text.lower() in _SWITCHES:
+        return _SWITCHES[text.lower()]
+    if not is_duration(text):
+        raise click.UsageError(f"--durable {text!r} is not a level: write yes, no, or a time such as 50ms.")
+    return text
 
 
 def parse_time(text: str) -> datetime | int:
-    """A timestamp: ISO with a zone, or microseconds since 1970."""
-    if text.isdecimal() and text.isascii():
-        return int(text)
-    from datetime import datetime
+    """A timestamp: ISO with a zone, or microseconds since 1970; ValueError says what is wrong."""
+    if _is_number(text):
+        return check_time(int(text[:20]))
+    from datetime import UTC, datetime
 
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a time: write 2026-11-15T20:00Z, or microseconds since 1970.") from None
+        raise ValueError(f"{text!r} is not a time: write 2026-11-15T20:00Z, or microseconds since 1970") from None
+    if moment.utcoffset() is None:
+        raise ValueError(f"{text!r} has no zone: write {text + 'Z'!r} for UTC")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} is not within the years 1 to 9999 in UTC") from None
+
+
+def check_time(time_us: int) -> int:
+    """Microseconds since 1970; ValueError for a number that must be of another unit."""
+    if TIME_US_MIN <= time_us <= TIME_US_MAX:
+        return time_us
+    if time_us > TIME_US_MAX:
+        seems = "looks like nanoseconds"
+    elif time_us >= 10**11:
+        seems = "looks like milliseconds"
+    else:
+        seems = "looks like seconds" if time_us >= 10**8 else "is before 1973"
+    raise ValueError(f"{time_us} {seems}: write microseconds since 1970, or 2026-11-15T20:00Z")
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and text.isascii()
+
+
+def _offset(text: str) -> int:
+    # A longer one would be refused by int() itself, and says no more.
+    number = int(text[:20])
+    if len(text) > 20 or number > OFFSET_MAX:
+        raise click.UsageError(f"{text[:20]} is larger than any offset: the maximum is {OFFSET_MAX}.")
+    return number
+
+
+def _seconds(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    assert found is not None
+    # Whole microseconds, as the library counts them.
+    return round(float(found[1]) * _SECONDS[found[2]] * 1e6) / 1e6
 
 
 class Headers(Mapping[str, bytes]):
@@ -117,6 +202,10 @@ def parse_headers(texts: Iterable[str]) -> Headers | None:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"The header {text!r} is not name=value.")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"The name of the header {text!r} is not UTF-8.") from None
         pairs.append((name, os.fsencode(value)))
     return Headers(pairs) if pairs else None
 
@@ -131,5 +220,13 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
         if name == "durable":
             settings[name] = None if value == "default" else parse_durable(value)
         else:
-            settings[name] = int(value) if value.isdecimal() and value.isascii() else value
+            settings[name] = int(value) if _is_number(value) and len(value) <= 20 else value
     return settings
+
+
+def one_of(options: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """The one flag among several that was given, if any; two of them are refused."""
+    given = [name for name in names if options[name]]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other: give one of them.")
+    return given[0] if given else None

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from .candidates import complete_directories, complete_namespaces, complete_outputs
 from .invocation import OUTPUTS, Invocation
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    # Before its version 8.2 that of click is not generic.
+    _Choice = click.Choice
 
 _OUTPUT_HELP = f"Format of the output: {', '.join(OUTPUTS)}.  [default: auto]"
 
@@ -19,9 +26,28 @@ def global_options() -> list[click.Option]:
         return GlobalOption(names, expose_value=False, default=None, callback=_remember, **attributes)
 
     return [
-        option("-L", "--log", metavar="PATH", help="Directory of the log.  [else: $TAILRACE_LOG]"),
-        option("-N", "--namespace", metavar="NAME", help="Namespace in the log.  [else: $TAILRACE_NAMESPACE]"),
-        option("-o", "--output", type=click.Choice([*OUTPUTS, "parquet"]), metavar="FORMAT", help=_OUTPUT_HELP),
+        option(
+            "-L",
+            "--log",
+            metavar="PATH",
+            shell_complete=complete_directories,
+            help="Directory of the log.  [else: $TAILRACE_LOG]",
+        ),
+        option(
+            "-N",
+            "--namespace",
+            metavar="NAME",
+            shell_complete=complete_namespaces,
+            help="Namespace in the log.  [else: $TAILRACE_NAMESPACE]",
+        ),
+        option(
+            "-o",
+            "--output",
+            type=OutputChoice(OUTPUTS),
+            metavar="FORMAT",
+            shell_complete=complete_outputs,
+            help=_OUTPUT_HELP,
+        ),
         option("-q", "--quiet", is_flag=True, flag_value=True, help="No notes and no progress."),
         option("-v", "--verbose", is_flag=True, flag_value=True, help="More notes."),
         option("--no-color", is_flag=True, flag_value=True, help="No colours.  [also: $NO_COLOR]"),
@@ -33,9 +59,16 @@ class GlobalOption(click.Option):
     """An option of every command, listed apart from a command's own."""
 
 
+class OutputChoice(_Choice):
+    """A format of the output; one that is asked for and not there is told what to do instead."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "parquet":
+            self.fail("Parquet is not written by this release; write -o arrow and convert that.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if value == "parquet":
-        raise click.BadParameter("Parquet is not written by this release; write -o arrow and convert that.")
     if value is not None and value is not False and parameter.name is not None:
         setattr(context.ensure_object(Invocation), parameter.name, value)
 
@@ -66,6 +99,10 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._times_last(args) if self._times else args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.ensure_object(Invocation).command = ctx.command_path
+        return super().invoke(ctx)
 
     def _times_last(self, arguments: list[str]) -> list[str]:
         """The arguments with any `-10m` that stands alone moved behind `--`, where no options are."""

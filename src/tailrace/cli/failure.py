@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import click
 
 from tailrace.errors import TailraceError
 
-from .invocation import Invocation
+from .invocation import Invocation, tell
 
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGE, BUSY, STORAGE, NOT_ALLOWED, NOTHING_MATCHED = range(10)
 INTERRUPTED = 130
@@ -61,8 +62,25 @@ EXIT_CODES = {
 }
 
 
+# What the library says to a program, said to somebody at a shell; a hint that is not here serves both.
+HINTS = {
+    "locked": "Nothing was changed; end the other process, or wait for it, then try again.",
+    "read-only": "Nothing was written; ask for the right to write to the directory of the log.",
+    "recovery-needed": "Nothing is lost; a command that writes recovers the log, so ask for the right to write to it.",
+    "topic-exists": "The topic was not changed; see it with: tailrace topic show NAME",
+    "settings-mismatch": "The topic was not changed; see it with: tailrace topic show NAME",
+    "record-too-large": (
+        "Nothing of this call was written; split the value, or allow larger ones with: "
+        "tailrace topic alter NAME max_record_bytes=SIZE (64MiB at most)"
+    ),
+    "offset-out-of-range": "Nothing was skipped; see where the topic begins and ends with: tailrace topic show NAME",
+    "limit": "Nothing of this call was written; take a smaller one.",
+    "busy": "Nothing of this call was written; try again.",
+}
+
+
 class CommandError(Exception):
-    """A command that cannot go on: a code of the table, one sentence, and the next step."""
+    """A command that cannot go on: a code of the table, one sentence, and the next step, a line each."""
 
     def __init__(self, code: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -81,11 +99,30 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def wrong_arguments() -> Iterator[None]:
-    """Inside, a TypeError of the library is about an argument of the command: a setting it does not know, say."""
+    """Inside, a TypeError or ValueError is what the library says of an argument: a setting it does not know, say.
+
+    Only for calls that check arguments and little else: anywhere else such an error is a fault of Tailrace.
+    """
     try:
         yield
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
+
+
+@contextmanager
+def answering(deed: str) -> Iterator[None]:
+    """Inside, what was done is printed; where that fails, the error says that it was done."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(
+            "input-output",
+            f"{deed}; only the answer could not be printed: {error.strerror or error}.",
+            "It need not be done again.",
+        ) from None
 
 
 def report(error: BaseException, invocation: Invocation, arguments: list[str]) -> int:
@@ -98,44 +135,42 @@ def report(error: BaseException, invocation: Invocation, arguments: list[str]) -
     if isinstance(error, BrokenPipeError) and not isinstance(error, TailraceError):
         # The reader has left, which is no failure.
         return BROKEN_PIPE
-    code, message, hint = _describe(error)
-    # A command adds to an error what it had done before, with add_note().
-    hint = " ".join(each for each in (*getattr(error, "__notes__", ()), hint) if each)
+    code, message, hint = _describe(error, invocation)
+    # A command adds to an error what it had done before, with add_note(), which a wrong argument leaves undone.
+    notes = () if code == "usage" else getattr(error, "__notes__", ())
+    lines = [line for text in (hint, *notes) for line in text.split("\n") if line]
     if _wants_json(invocation, arguments):
         import json
 
-        click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)
+        tell(json.dumps({"error": {"code": code, "message": message, "hint": "\n".join(lines)}}))
     else:
         from .output import printable
 
-        click.echo(f"tailrace: {printable(message)}", err=True)
-        if hint:
-            click.echo(printable(hint), err=True)
+        for line in (f"tailrace: {message}", *lines):
+            tell(printable(line))
     if code == "internal" and invocation.verbose:
         import traceback
 
-        traceback.print_exception(error)
+        tell("".join(traceback.format_exception(error)).rstrip())
     return EXIT_CODES.get(code, FAILED)
 
 
-def _describe(error: BaseException) -> tuple[str, str, str]:
+def _describe(error: BaseException, invocation: Invocation) -> tuple[str, str, str]:
     """The code, the sentence and the next step."""
     if isinstance(error, TailraceError):
-        return error.code, str(error), error.hint
+        own = error.hint if "hint" in vars(error) else HINTS.get(error.code, error.hint)
+        return error.code, str(error), own
     if isinstance(error, CommandError):
         return error.code, error.message, error.hint
-    if isinstance(error, Interrupted):
-        return "interrupted", "Interrupted.", error.hint
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", "Interrupted.", ""
+        return "interrupted", "Interrupted.", error.hint if isinstance(error, Interrupted) else ""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        return "usage", error.format_message(), f"Run: {context.command_path if context else 'tailrace'} --help"
+        # click lists choices a line each.
+        message = re.sub(r"\s*\n\s*", " ", error.format_message())
+        return "usage", message, f"Run: {context.command_path if context else invocation.command} --help"
     if isinstance(error, OSError):
         return _describe_os_error(error)
-    if isinstance(error, ValueError):
-        # What the library says of a wrong argument.
-        return "usage", str(error), "docs/cli.md has the grammar of every argument."
     return "internal", f"{type(error).__name__}: {error}", "This is a fault of Tailrace; -v shows where it happened."
 
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from time import time_ns
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .arguments import Headers, parse_time
+from .arguments import Headers, check_time, parse_time
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from json import JSONDecoder
 
 # One batch is one append, whole or absent: large enough for one sync to cost little, small enough for memory.
 BATCH_BYTES_MAX = 4 << 20
 BATCH_ENTRIES_MAX = 65_536
 # No record is larger, so that a longer line or file is refused before it fills the memory.
 ENTRY_BYTES_MAX = 64 << 20
+KEY_BYTES_MAX = 1 << 20
+HEADERS_BYTES_MAX = 1 << 20
+HEADER_NAME_BYTES_MAX = 65_535
 # A pipe is read on for so long before what has come is appended.
 _LINGER_SECONDS = 0.005
 _READ_BYTES = 1 << 18
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Entry(NamedTuple):
@@ -33,10 +39,11 @@ class Entry(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that is no record, and why."""
+    """A line that is no record, and why; `lines` is how many lines it took with it, itself included."""
 
     line: int
     reason: str
+    lines: int = 1
 
 
 class Batch(NamedTuple):
@@ -51,63 +58,42 @@ class Batch(NamedTuple):
 Parse = Callable[[bytes], Entry | None]
 
 
-def read_lines(stream: IO[bytes], parse: Parse, first_line: int = 1, *, lenient: bool = False) -> Iterator[Batch]:
-    """Batches of lines from `first_line` on; a slow pipe gives what it has. Unless lenient, a bad line is the last."""
+def read_lines(
+    stream: IO[bytes],
+    parse: Parse,
+    first_line: int = 1,
+    *,
+    lenient: bool = False,
+    text: bool = False,
+    value_bytes_max: int = ENTRY_BYTES_MAX,
+) -> Iterator[Batch]:
+    """Batches of lines from `first_line` on; a slow pipe gives what it has. Unless lenient, a bad line is the last.
+
+    With `text` a mark of the byte order before the first line is no part of it.
+    """
     line = 0
-    for texts in _complete_lines(stream):
+    for texts in complete_lines(stream):
         entries: list[Entry] = []
         bad: list[BadLine] = []
-        for text in texts:
+        if text and not line:
+            texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
+        for each in texts:
             line += 1
             if line < first_line:
                 continue
             try:
-                if len(text) > ENTRY_BYTES_MAX:
+                if len(each) > ENTRY_BYTES_MAX:
                     raise ValueError(f"it is longer than {ENTRY_BYTES_MAX} bytes")
-                entry = parse(text)
+                entry = parse(each)
+                if entry is not None:
+                    check_sizes(entry, value_bytes_max)
+                    entries.append(entry)
             except (ValueError, RecursionError) as error:
-                bad.append(BadLine(line, str(error)))
+                bad.append(BadLine(line, reason_of(error)))
                 if not lenient:
                     yield Batch(entries, bad, line)
                     return
-            else:
-                if entry is not None:
-                    entries.append(entry)
-        if line >= first_line:
-            yield Batch(entries, bad, line)
-
-
-def read_rows(
-    stream: IO[bytes], key_field: str | None, first_line: int = 1, *, lenient: bool = False
-) -> Iterator[Batch]:
-    """Batches of CSV rows under a line of names, each row a JSON object; unless lenient, a bad row is the last."""
-    import csv
-
-    lines = (text.decode("utf-8", "surrogateescape") + "\n" for texts in _complete_lines(stream) for text in texts)
-    csv.field_size_limit(ENTRY_BYTES_MAX)
-    rows = csv.reader(lines, strict=True)
-    names = _csv_names(rows, key_field)
-    entries: list[Entry] = []
-    bad: list[BadLine] = []
-    size = 0
-    while True:
-        line = rows.line_num + 1
-        try:
-            row = next(rows)
-            if row and line >= first_line:
-                entries.append(_csv_entry(names, row, key_field))
-                size += sum(map(len, row))
-        except StopIteration:
-            break
-        except (csv.Error, ValueError) as error:
-            if line >= first_line:
-                bad.append(BadLine(line, str(error)))
-                if not lenient:
-                    break
-        if size >= BATCH_BYTES_MAX or len(entries) + len(bad) >= BATCH_ENTRIES_MAX:
-            yield Batch(entries, bad, rows.line_num)
-            entries, bad, size = [], [], 0
-    yield Batch(entries, bad, rows.line_num)
+        yield Batch(entries, bad, line)
 
 
 def parse_values(values: Sequence[bytes], parse: Parse) -> Batch:
@@ -117,10 +103,26 @@ def parse_values(values: Sequence[bytes], parse: Parse) -> Batch:
         try:
             entry = parse(value)
         except (ValueError, RecursionError) as error:
-            return Batch([], [BadLine(number, str(error))], number)
+            return Batch([], [BadLine(number, reason_of(error))], number)
         if entry is not None:
             entries.append(entry)
     return Batch(entries, [], len(values))
+
+
+def check_sizes(entry: Entry, value_bytes_max: int) -> None:
+    """Refuse an entry that the topic would refuse, and a whole batch with it."""
+    value, key, headers, _ = entry
+    if value is not None and len(value) > value_bytes_max:
+        raise ValueError(f"its value has {len(value):,} bytes, and the topic takes {value_bytes_max:,}")
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        raise ValueError(f"its key has {len(key):,} bytes, and the maximum is {KEY_BYTES_MAX:,}")
+    if headers:
+        sizes = [len(name.encode()) for name, _ in headers.pairs]
+        if max(sizes) > HEADER_NAME_BYTES_MAX:
+            raise ValueError(f"the name of a header is longer than {HEADER_NAME_BYTES_MAX:,} bytes")
+        # Each has two lengths before it.
+        if sum(sizes) + sum(6 + len(data) for _, data in headers.pairs) > HEADERS_BYTES_MAX:
+            raise ValueError(f"its headers take more than {HEADERS_BYTES_MAX:,} bytes")
 
 
 def read_whole(stream: IO[bytes], key: bytes | None) -> Entry:
@@ -196,7 +198,7 @@ def columns(entries: Sequence[Entry]) -> Columns:
     )
 
 
-def _complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
     """Lines without their line feeds, as many as have come; the last may lack its own."""
     pending: list[bytes] = []
     pending_bytes = 0
@@ -236,14 +238,34 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _load(text: bytes) -> Any:
-    import json
+    from json import JSONDecodeError
 
     try:
-        return json.loads(text)
+        return _decoder().decode(text.decode())
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error.msg} at column {error.colno}") from None
+    except JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from None
+
+
+@lru_cache(1)
+def _decoder() -> JSONDecoder:
+    """One that takes JSON alone: Python's own also takes numbers that are none."""
+    from json import JSONDecoder
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"it is not JSON: {name} is not a number there")
+
+    return JSONDecoder(parse_constant=refuse)
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong with a line, in words."""
+    if isinstance(error, UnicodeEncodeError):
+        return "it holds half of a surrogate pair, which UTF-8 cannot store"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)
 
 
 def _field_key(loaded: Any, name: str) -> bytes | None:
@@ -259,7 +281,7 @@ def _as_data(value: Any) -> bytes | None:
     if not isinstance(value, str):
         import json
 
-        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     assert isinstance(value, str)
     return value.encode()
 
@@ -298,35 +320,13 @@ def _headers(fields: dict[str, Any]) -> Headers | None:
 
 
 def _timestamp(value: Any) -> datetime | int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return check_time(value)
     if not isinstance(value, str):
         raise ValueError('"timestamp" is not a time')
-    moment = parse_time(value)
-    if not isinstance(moment, int) and moment.utcoffset() is None:
-        raise ValueError(f'"timestamp" {value!r} has no zone: write {value + "Z"!r} for UTC')
-    return moment
-
-
-def _csv_names(rows: Iterator[list[str]], key_field: str | None) -> list[str]:
-    names = next(rows, [])
-    if names:
-        names[0] = names[0].removeprefix("\ufeff")
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"The CSV names the column {repeated[0]!r} twice.")
-    if names and key_field is not None and key_field not in names:
-        raise ValueError(f"The CSV has no column {key_field!r} for the key: it has {', '.join(names)}.")
-    return names
-
-
-def _csv_entry(names: list[str], row: list[str], key_field: str | None) -> Entry:
-    import json
-
-    if len(row) != len(names):
-        raise ValueError(f"it has {len(row)} columns, not {len(names)}")
     try:
-        value = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        raise ValueError("it is not UTF-8") from None
-    return Entry(value, None if key_field is None else row[names.index(key_field)].encode())
+        return parse_time(value)
+    except ValueError as error:
+        raise ValueError(f'"timestamp" {error}') from None

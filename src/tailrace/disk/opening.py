@@ -35,6 +35,7 @@ OWN_NAMES = frozenset(
 )
 FOREIGN_WAIT_SECONDS = 5.0
 RETRY_SECONDS = 0.01
+LOOKS_MAX = 5
 CONTENTION_SECONDS = 0.25
 
 Mode = Literal["a", "r", "x"]
@@ -74,12 +75,21 @@ def _open_reading(files: Files, path: str) -> Opened:
         except ValueError:
             tails = None
         if tails is not None:
-            if tails.belongs(log_id):
+            if tails.belongs(log_id) and _settled(files, tails):
                 return Opened(log_id, settings, tails, -1)
             tails.close()
     survey = Recovery(files, path, log_id, write=False).run()
     data = build_tails(files.boot_id(), 0, 0, log_id, survey.slots, survey.catalog.next_slot)
     return Opened(log_id, settings, FrozenTails(files, f"{path}/tails", data), -1)
+
+
+def _settled(files: Files, tails: Tails) -> bool:
+    """Whether the words can be what the blocks led to; a live writer may be storing them, so it is asked again."""
+    for _ in range(LOOKS_MAX):
+        if not tails.mismatches(strict=False):
+            return True
+        files.sleep(RETRY_SECONDS)
+    return False
 
 
 def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | None:
@@ -191,7 +201,11 @@ class _Opening:
             identity = self._create()
         elif self.mode == "x":
             raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
-        tails = self._believable(identity[0]) or self._recover(*identity)
+        tails = self._believable(identity[0])
+        if tails is None:
+            tails = self._recover(*identity)
+        else:
+            tails.restore_words()
         if self.exclusive:
             self._say("exclusive")
         else:

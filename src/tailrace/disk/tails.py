@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import crc32c
+from tailrace.errors import CorruptionError
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map
@@ -139,8 +140,48 @@ class Tails:
     def slots(self) -> int:
         """How many slots there are, all of them mapped: others may have made new ones since."""
         count = self.words[SLOTS_WORD]
-        self.holds(count - 1)
+        if not self.holds(max(count - 1, 0)):
+            raise CorruptionError(f"The tails claim {count:,} slots, which their file does not hold", path=self.path)
         return count
+
+    def mismatches(self, *, strict: bool) -> list[tuple[int, State, int]]:
+        """Slots whose words are not what their blocks say: (slot, newest state, incarnation).
+
+        Unless `strict`, words may also be those of the block before: a writer died, or is at work, between the stores.
+        """
+        found = []
+        words = self.words
+        for slot in range((self.size - HEADER_BYTES) // SLOT_BYTES):
+            word = word_of(slot)
+            # A dropped topic's slot has no incarnation, and nobody reads its other words.
+            if not words[word + INCARNATION] or not (words[word + BLOCK_A] or words[word + BLOCK_B]):
+                continue
+            at = HEADER_BYTES + slot * SLOT_BYTES
+            data = bytes(self.view[at : at + SLOT_BYTES])
+            blocks = sorted((b for at in (64, 160) if (b := parse_block(data[at : at + BLOCK_BYTES]))), reverse=True)
+            if not blocks:
+                continue
+            states = [state for _, state, _ in blocks[: 1 if strict else 2]]
+            if not strict and len(blocks) == 1:
+                states.append(ABSENT)
+            stored = [int.from_bytes(data[at : at + 8], "little") for at in (8 * END, 8 * SAFE, 8 * START)]
+            expected = [{s.end for s in states}, {s.safe for s in states}, {s.start for s in states}]
+            fits = all(value in values for value, values in zip(stored, expected, strict=True))
+            if not fits or words[word + INCARNATION] != blocks[0][2]:
+                found.append((slot, blocks[0][1], blocks[0][2]))
+        return found
+
+    def restore_words(self) -> None:
+        """Store what the checksummed blocks say; the caller is the only one who has the log open.
+
+        A holder that died left a block newer than its words; a word that was damaged is made good in the same way.
+        """
+        for slot, state, incarnation in self.mismatches(strict=True):
+            word = word_of(slot)
+            self.words[word + END] = state.end
+            self.words[word + SAFE] = state.safe
+            self.words[word + START] = state.start
+            self.words[word + INCARNATION] = incarnation
 
     def grow(self, slots: int) -> None:
         """Make room for that many slots; only the holder of the journal lock calls this."""

@@ -1,0 +1,54 @@
+"""What the shell completes: topics, namespaces, formats, files and directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .invocation import OUTPUTS, Invocation
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_RECORD_COMMANDS = ("read", "tail", "get")
+
+
+def complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The topics of the log that the line being typed names."""
+    try:
+        with context.ensure_object(Invocation).open("read") as log:
+            names = [info.name for info in log.topics()]
+    except Exception:  # noqa: BLE001 (a completion that fails must not disturb the line being typed)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_namespaces(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The namespaces of the log that the line being typed names."""
+    try:
+        with context.ensure_object(Invocation).open("read", space="") as log:
+            names = log.namespaces()
+    except Exception:  # noqa: BLE001 (as above)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_outputs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The formats that the command being typed takes."""
+    refused = () if context.info_name in _RECORD_COMMANDS or context.parent is None else ("arrow",)
+    return [name for name in OUTPUTS if name.startswith(incomplete) and name not in refused]
+
+
+def complete_files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, which the shell itself looks for."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_directories(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Directories, which the shell itself looks for."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="dir")]

@@ -1,0 +1,129 @@
+"""Rows of CSV as batches of entries, each row a JSON object of texts under the names of the first line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import IO
+
+from .confirmation import counted
+from .failure import CommandError
+from .intake import (
+    BATCH_BYTES_MAX,
+    BATCH_ENTRIES_MAX,
+    BYTE_ORDER_MARK,
+    ENTRY_BYTES_MAX,
+    BadLine,
+    Batch,
+    Entry,
+    check_sizes,
+    complete_lines,
+    reason_of,
+)
+
+# A row over several lines is no longer, so that a stray quote does not gather the rest of the file.
+ROW_BYTES_MAX = 16 << 20
+
+
+def read_rows(
+    stream: IO[bytes],
+    key_field: str | None,
+    first_line: int = 1,
+    *,
+    lenient: bool = False,
+    value_bytes_max: int = ENTRY_BYTES_MAX,
+) -> Iterator[Batch]:
+    """Batches of CSV rows under a line of names, each row a JSON object; unless lenient, a bad row is the last."""
+    csv.field_size_limit(ENTRY_BYTES_MAX)
+    lines = _Lines(stream)
+    rows = csv.reader(lines, strict=True)
+    names = _names(rows, key_field)
+    entries: list[Entry] = []
+    bad: list[BadLine] = []
+    size = 0
+    while True:
+        line = rows.line_num + 1
+        lines.begin()
+        try:
+            row = next(rows)
+            if row and line >= first_line:
+                entry = _entry(names, row, key_field)
+                check_sizes(entry, value_bytes_max)
+                entries.append(entry)
+                size += sum(map(len, row))
+        except StopIteration:
+            break
+        except (csv.Error, ValueError) as error:
+            if rows.line_num >= first_line:
+                bad.append(_bad_row(line, rows.line_num, error))
+                if not lenient:
+                    break
+        if size >= BATCH_BYTES_MAX or len(entries) + len(bad) >= BATCH_ENTRIES_MAX:
+            yield Batch(entries, bad, rows.line_num)
+            entries, bad, size = [], [], 0
+    yield Batch(entries, bad, rows.line_num)
+
+
+class _RowTooLongError(ValueError):
+    """A row goes on for longer than any may."""
+
+
+class _Lines:
+    """The lines of a CSV for its reader, which may gather no more of them than a row may have."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._texts = (text for texts in complete_lines(stream) for text in texts)
+        self._gathered = 0
+        self._first = True
+
+    def begin(self) -> None:
+        """A new row begins with the next line."""
+        self._gathered = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self._gathered > ROW_BYTES_MAX:
+            raise _RowTooLongError
+        text = next(self._texts)
+        if self._first:
+            text, self._first = text.removeprefix(BYTE_ORDER_MARK), False
+        self._gathered += len(text) + 1
+        return text.decode("utf-8", "surrogateescape") + "\n"
+
+
+def _bad_row(first: int, last: int, error: Exception) -> BadLine:
+    """A row over several lines that is no CSV began with a quote that was not meant as one."""
+    if last <= first or not isinstance(error, (csv.Error, _RowTooLongError)):
+        return BadLine(first, reason_of(error), max(last - first, 0) + 1)
+    reason = f"a quote opened in line {first} is not closed: lines {first} to {last} were not imported"
+    return BadLine(first, reason, last - first + 1)
+
+
+def _names(rows: Iterator[list[str]], key_field: str | None) -> list[str]:
+    try:
+        names = next(rows, [])
+    except (csv.Error, ValueError) as error:
+        raise _wrong_names(f"The first line of the CSV has no names: {reason_of(error) or 'it is too long'}.") from None
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise _wrong_names(f"The CSV names the column {repeated[0]!r} twice.")
+    if names and key_field is not None and key_field not in names:
+        raise _wrong_names(f"The CSV has no column {key_field!r} for the key: it has {', '.join(names)}.")
+    return names
+
+
+def _wrong_names(message: str) -> CommandError:
+    return CommandError("bad-input", message, "Nothing of it was appended; correct its first line or --key-field.")
+
+
+def _entry(names: list[str], row: list[str], key_field: str | None) -> Entry:
+    if len(row) != len(names):
+        raise ValueError(f"it has {counted(len(row), 'column')}, not {len(names)}")
+    try:
+        value = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it is not UTF-8") from None
+    return Entry(value, None if key_field is None else row[names.index(key_field)].encode())
