@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 
 import pytest
@@ -130,3 +131,139 @@ def test_a_list_of_bytes_is_taken_as_it_is():
 
 def test_the_unset_argument_shows_as_dots():
     assert repr(UNSET) == "..."
+
+
+@pytest.mark.parametrize("column", ["keys", "headers", "timestamps"])
+def test_an_endless_column_is_refused_and_a_lazy_one_taken(log, column):
+    item = {"keys": "k", "headers": {"h": "1"}, "timestamps": 1_700_000_000_000_000}[column]
+    topic = log.topic("orders", partitions=2)
+    for values in (["a", "b"], pyarrow.array(["a", "b"])):
+        with pytest.raises(ValueError, match=f"2 values but more {column}"):
+            topic.extend(values, **{column: itertools.repeat(item)})
+        with pytest.raises(ValueError, match=f"2 values but 1 {column}"):
+            topic.extend(values, **{column: iter([item])})
+        assert sum(map(len, topic.extend(values, **{column: iter([item] * 2)}).values())) == 2
+
+
+@pytest.mark.parametrize("values", [["a", "b"], pyarrow.array(["a", "b"])])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"keys": "xy"}, "keys must be an iterable with one for each value, not one str"),
+        ({"keys": b"xy"}, "not one bytes"),
+        ({"keys": 5}, "not one int"),
+        ({"headers": {"h": "1", "i": "2"}}, "headers must be an iterable"),
+        ({"timestamps": 5}, "timestamps must be an iterable"),
+        ({"json": "yes"}, "json must be True or False"),
+    ],
+)
+def test_a_column_that_is_no_column_is_refused(log, values, arguments, said):
+    with pytest.raises(TypeError, match=said):
+        log.topic("orders").extend(values, **arguments)
+    assert log.topics() == []
+
+
+@pytest.mark.parametrize("values", [None, 5, {"a": 1}])
+def test_values_must_be_many(log, values):
+    with pytest.raises(TypeError, match="extend takes many values"):
+        log.topic("orders").extend(values)
+
+
+def test_a_failure_of_the_callers_own_iterator_is_the_callers(log):
+    def broken():
+        yield "a"
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        log.topic("orders").extend(broken())
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [(1_700_000_000, "seconds"), (1_700_000_000_000, "milliseconds"), (2**63, "nanoseconds"), (-1, "before 1973")],
+)
+def test_integer_times_of_a_table_are_in_range(log, time, said):
+    kind = pyarrow.uint64() if time > 0 else pyarrow.int64()
+    times = pyarrow.array([1_700_000_000_000_000, time], kind)
+    with pytest.raises(ValueError, match=said):
+        log.topic("orders").extend(pyarrow.table({"value": ["a", "b"], "timestamp": times}))
+    with pytest.raises(ValueError, match=said):
+        log.topic("orders").extend(pyarrow.array(["a", "b"]), timestamps=times)
+    assert log.topics() == []
+
+
+def test_a_scan_is_a_table(log):
+    source, target = log.topic("source", partitions=2), log.topic("target", partitions=2)
+    source.extend(["a", None, "c"], keys=["k", "l", None], headers=[{"h": "1"}, None, None])
+    target.extend(source.read())
+    assert sorted(rows(target), key=str) == sorted(rows(source), key=str)
+    times = {record.value: record.timestamp_us for record in source.read()}
+    assert {record.value: record.timestamp_us for record in target.read()} == times
+    with pytest.raises(errors.TopicNotFoundError):
+        target.extend(log.topic("nothing").read())
+    with pytest.raises(ValueError, match="never ends"):
+        target.extend(source.read(follow=True))
+
+
+def test_a_stream_of_structs_is_a_table(log):
+    class Stream:
+        def __init__(self, table):
+            self.table = table
+
+        def __arrow_c_stream__(self, requested_schema=None):
+            return self.table.__arrow_c_stream__(requested_schema)
+
+    topic = log.topic("orders")
+    topic.extend(Stream(pyarrow.table({"value": ["a", "b"], "key": ["k", None]})))
+    assert rows(topic) == [(b"k", b"a", {}), (None, b"b", {})]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [["a", "b"], [b"a", b"b"], [["a"], ["b"]], [[{"name": "a"}], None], [1, 2]],
+)
+def test_a_column_that_holds_no_headers_is_refused(log, headers):
+    column = pyarrow.array(headers)
+    with pytest.raises(TypeError, match="holds no headers"):
+        log.topic("orders").extend(pyarrow.table({"value": ["a", "b"], "headers": column}))
+    with pytest.raises(TypeError, match="holds no headers"):
+        log.topic("orders").extend(pyarrow.array(["a", "b"]), headers=column)
+    assert log.topics() == []
+
+
+def test_headers_may_be_a_map(log):
+    headers = pyarrow.array([[("h", b"1")], None], pyarrow.map_(pyarrow.string(), pyarrow.binary()))
+    topic = log.topic("orders")
+    topic.extend(pyarrow.table({"value": ["a", "b"], "headers": headers}))
+    assert rows(topic) == [(None, b"a", {"h": b"1"}), (None, b"b", {})]
+
+
+def test_a_table_with_two_columns_of_one_name_is_refused(log):
+    table = pyarrow.table([["a"], ["b"]], names=["value", "value"])
+    with pytest.raises(ValueError, match="2 columns 'value'"):
+        log.topic("orders").extend(table)
+
+
+def test_missing_times_of_pandas_are_refused(log):
+    pandas = pytest.importorskip("pandas")
+    topic = log.topic("orders")
+    with pytest.raises(ValueError, match="no time"):
+        topic.append("x", timestamp=pandas.NaT)
+    with pytest.raises(ValueError, match="no time"):
+        topic.extend(["x"], timestamps=[pandas.NaT])
+    assert log.topics() == []
+
+
+def test_json_that_is_nested_too_deep_is_refused_when_written_and_when_read(log):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    topic = log.topic("orders")
+    with pytest.raises(ValueError, match="too deep"):
+        topic.append(json=deep)
+    with pytest.raises(ValueError, match="too deep"):
+        topic.extend([deep], json=True)
+    assert log.topics() == []
+    topic.append("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match="too deep"):
+        topic.get(0).json()

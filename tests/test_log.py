@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
+from tailrace.disk.files import Files
 from tests.processes import run, start
 
 
@@ -378,3 +381,127 @@ def test_a_namespace_is_not_dropped_while_one_inside_it_is_open(tmp_path):
         log.drop_namespace("tenant")
         assert log.namespaces() == []
         assert list(Path(log.location, "namespaces").iterdir()) == []
+
+
+# What cannot be opened, or is not there any more.
+
+
+@pytest.mark.parametrize("mode", ["a", "r", "x"])
+@pytest.mark.parametrize("name", ["x" * 300, "/".join(["x" * 200] * 30)])
+def test_a_path_too_long_is_no_log(tmp_path, mode, name):
+    with pytest.raises(errors.NotALogError, match="File name too long") as caught:
+        tailrace.open(tmp_path / name, mode)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("mode", ["a", "r", "x"])
+def test_a_link_that_leads_nowhere_is_no_log(tmp_path, mode):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(errors.NotALogError, match=r"symbolic link to .*nowhere, which leads nowhere"):
+        tailrace.open(tmp_path / "link", mode)
+    assert os.listdir(tmp_path) == ["link"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"location": 5}, TypeError, "not int"),
+        ({"location": "a\0b"}, ValueError, "zero byte"),
+        ({"exclusive": 1}, TypeError, "exclusive must be True or False"),
+        ({"mode": "r", "exclusive": True}, ValueError, "does not write"),
+    ],
+)
+def test_more_wrong_arguments_are_refused(tmp_path, arguments, error, said):
+    with pytest.raises(error, match=said):
+        tailrace.open(**{"location": tmp_path / "shop", **arguments})
+    assert not (tmp_path / "shop").exists()
+
+
+class Forbidding(Files):
+    """The real disk, on which some things are not allowed."""
+
+    __slots__ = ("forbidden",)
+
+    def __init__(self):
+        self.forbidden = frozenset()
+
+    def open(self, path, **arguments):
+        if "open" in self.forbidden:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path, **arguments)
+
+    def stat(self, path):
+        if "stat" in self.forbidden and path.endswith("tailrace.json"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().stat(path)
+
+
+def test_missing_permissions_are_told(tmp_path, monkeypatch):
+    disk = Forbidding()
+    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    tailrace.open(tmp_path / "shop").close()
+    disk.forbidden = {"open"}
+    with pytest.raises(errors.ReadOnlyError) as caught:
+        tailrace.open(tmp_path / "shop")
+    assert 'mode "r"' in caught.value.hint
+    for forbidden in ({"open"}, {"stat"}):
+        disk.forbidden = forbidden
+        with pytest.raises(errors.OpenError, match="cannot be read: Permission denied") as caught:
+            tailrace.open(tmp_path / "shop", "r")
+        assert "permission to read" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")
+def test_a_directory_that_may_not_be_read_is_told(tmp_path):
+    tailrace.open(tmp_path / "shop").close()
+    (tmp_path / "shop").chmod(0)
+    try:
+        with pytest.raises(errors.OpenError, match="Permission denied"):
+            tailrace.open(tmp_path / "shop", "r")
+    finally:
+        (tmp_path / "shop").chmod(0o700)
+
+
+@pytest.mark.parametrize("pattern", [None, 5, b"..."])
+def test_patterns_are_text(tmp_path, pattern):
+    with tailrace.open(tmp_path / "shop") as log:
+        with pytest.raises(TypeError, match="match must be a str"):
+            log.topics(pattern)
+        with pytest.raises(TypeError, match="topics must be a str"):
+            log.verify(pattern)
+        with pytest.raises(TypeError, match="cannot be called"):
+            log.verify(progress=5)
+
+
+def test_a_log_whose_directory_is_gone_says_so(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        log.topic("orders").append("x")
+        shutil.rmtree(tmp_path / "shop")
+        for use in (log.stats, log.verify):
+            with pytest.raises(errors.StorageError, match="No such file"):
+                use()
+
+
+def test_a_failure_of_the_callers_own_progress_is_the_callers(tmp_path):
+    def progress(done, total):
+        raise BrokenPipeError("mine")
+
+    with tailrace.open(tmp_path / "shop") as log, pytest.raises(BrokenPipeError, match="mine") as caught:
+        log.verify(progress=progress)
+    assert not isinstance(caught.value, errors.TailraceError)
+
+
+def test_a_closed_reading_handle_is_closed_first_and_reading_second(tmp_path):
+    tailrace.open(tmp_path / "shop").close()
+    log = tailrace.open(tmp_path / "shop", "r")
+    topic = log.topic("orders")
+    log.close()
+    for write in (lambda: topic.append("x"), topic.producer, log.transaction, log.sync, topic.drop):
+        with pytest.raises(errors.ClosedError):
+            write()
+
+
+def test_the_hint_for_a_namespace_says_its_own_rule(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log, pytest.raises(errors.InvalidNameError, match="85") as caught:
+        log.namespace("x" * 86)
+    assert "1 to 85 bytes" in caught.value.hint

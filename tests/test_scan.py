@@ -6,6 +6,7 @@ Every log is real: records are appended through the public interface, damage is 
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -558,3 +559,58 @@ class TestMissingSegments:
             scan = other.topic("orders").read()
         with pytest.raises(ClosedError):
             scan.count()
+
+
+class TestPositionsAsStart:
+    def test_empty_positions_are_the_default_start(self, log):
+        topic = log.topic("orders")
+        numbered(topic, 5)
+        scan = topic.read(topic.read().positions)
+        assert values(scan) == [0, 1, 2, 3, 4]
+        assert values(topic.read({}, last=2)) == [3, 4]
+
+    def test_positions_of_another_topic_are_refused(self, log):
+        topic, other = log.topic("orders"), log.topic("clicks")
+        numbered(topic, 5)
+        numbered(other, 3)
+        scan = other.read()
+        list(scan)
+        with pytest.raises(ValueError, match="positions of 'clicks' and none of 'orders'"):
+            topic.read(scan.positions)
+        assert values(topic.read({**scan.positions, ("orders", 0): 3})) == [3, 4]
+
+    @pytest.mark.parametrize("start", [{("orders",): 1}, {("orders", 0): 1, 0: 1}, {(0, "orders"): 1}])
+    def test_malformed_positions_are_refused(self, log, start):
+        with pytest.raises(TypeError, match="positions of a scan"):
+            log.topic("orders").read(start)
+
+    @pytest.mark.parametrize("start", [{("orders", "x"): 1}, {("orders", 0): "x"}])
+    def test_places_in_positions_are_numbers(self, log, start):
+        with pytest.raises(TypeError, match="partition: offset"):
+            log.topic("orders").read(start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"follow": 1}, "follow must be True or False, not 1"),
+        ({"reverse": "no"}, "reverse must be True or False"),
+        ({"partition": {0: 1}}, "not dict"),
+        ({"partition": {0}}, "not set"),
+        ({"partition": memoryview(b"ab")}, "not memoryview"),
+        ({"partition": bytearray(b"ab")}, "not bytearray"),
+    ],
+)
+def test_switches_and_partitions_have_their_types(log, arguments, said):
+    with pytest.raises(TypeError, match=said):
+        log.topic("orders").read(**arguments)
+
+
+def test_scans_and_batches_do_not_pickle(log):
+    topic = log.topic("orders")
+    numbered(topic, 3)
+    scan = topic.read()
+    with pytest.raises(TypeError, match=r"pickle its Topic and call read\(\)"):
+        pickle.dumps(scan)
+    with pytest.raises(TypeError, match="list of its records"):
+        pickle.dumps(next(scan.batches()))

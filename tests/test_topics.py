@@ -652,3 +652,56 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path):
             print(log.topic("orders").read().count())
     """
     assert int(run(program, tmp_path / "shop")) > last
+
+
+# What a refused call leaves behind: nothing.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"partition": 1}, ValueError),
+        ({"partition": "x"}, TypeError),
+        ({"expect_offset": 5}, errors.OffsetMismatchError),
+        ({"expect_offset": "x"}, TypeError),
+        ({"durable": "soon"}, ValueError),
+        ({"key": b"k" * (1 << 20) + b"k"}, errors.RecordTooLargeError),
+    ],
+)
+def test_a_refused_first_append_makes_no_topic(log, arguments, error):
+    with pytest.raises(error):
+        log.topic("orders").append("x", **arguments)
+    assert log.topics() == []
+
+
+def test_a_first_record_too_large_makes_no_topic(log):
+    large = b"x" * ((64 << 20) + 1)
+    topic = log.topic("orders")
+    with pytest.raises(errors.RecordTooLargeError):
+        topic.append(large)
+    with pytest.raises(errors.RecordTooLargeError):
+        topic.extend([large])
+    with topic.producer() as sending, pytest.raises(errors.RecordTooLargeError):
+        sending.append(large)
+    assert log.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"values": ["a", 1]}, TypeError),
+        ({"values": ["a"], "partition": 1}, ValueError),
+        ({"values": ["a"], "durable": "soon"}, ValueError),
+        ({"values": ["a", None]}, TypeError),
+    ],
+)
+def test_a_refused_first_batch_makes_no_topic(log, arguments, error):
+    with pytest.raises(error):
+        log.topic("orders").extend(**arguments)
+    assert log.topics() == []
+
+
+def test_a_first_append_may_expect_offset_zero(log):
+    assert log.topic("orders").append("x", expect_offset=0) == (0, 0)
+    assert log.topic("clicks").extend(["a", "b"]) == {0: range(2)}
+    assert log.topic("empty").extend([]) == {}

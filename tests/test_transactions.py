@@ -298,3 +298,19 @@ def test_killed_writers_leave_whole_transactions(tmp_path):
         assert len(orders) == len(set(orders))
         assert set(acknowledged) <= set(orders)
         assert log.verify().ok
+
+
+def test_a_mismatch_makes_no_topic(log):
+    log.topic("orders").append("x")
+    for arguments in ({"topic": "orders", "expect_offset": 5}, {"topic": "clicks", "expect_offset": 1}):
+        tx = log.transaction().__enter__()
+        tx.append("new", "x")
+        tx.append(value="y", **arguments)
+        with pytest.raises(errors.OffsetMismatchError) as caught:
+            tx.__exit__(None, None, None)
+        assert caught.value.expected == arguments["expect_offset"]
+        assert [info.name for info in log.topics()] == ["orders"]
+    with log.transaction() as tx:
+        tx.append("new", "x", expect_offset=0)
+        tx.append("orders", "y", expect_offset=1)
+    assert tx.positions == [("new", {0: range(1)}), ("orders", {0: range(1, 2)})]

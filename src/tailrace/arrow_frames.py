@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arrow import pyarrow, require
 from tailrace.disk import frame
+from tailrace.options import parse_time
 from tailrace.records import Headers, encode_headers
 
 if TYPE_CHECKING:
@@ -18,7 +19,11 @@ def as_arrow(values: Any) -> Any | None:
 
     What speaks Arrow's C interface (Polars, DuckDB, pandas frames) counts as Arrow data.
     """
-    if type(values).__module__.partition(".")[0] == "pyarrow":
+    package = type(values).__module__.partition(".")[0]
+    if package == "tailrace":
+        # A scan, whose errors would lose their types in Arrow's C interface.
+        return values.to_arrow()
+    if package == "pyarrow":
         return values.read_all() if hasattr(values, "read_all") else values
     if hasattr(values, "__arrow_c_array__"):
         return pyarrow().array(values)
@@ -26,6 +31,39 @@ def as_arrow(values: Any) -> Any | None:
         pa = pyarrow()
         return pa.table(values) if hasattr(values, "columns") else pa.chunked_array(values)
     return None
+
+
+def is_column(values: Any) -> bool:
+    """Whether it is an Array or a ChunkedArray."""
+    pa = pyarrow()
+    return isinstance(values, (pa.Array, pa.ChunkedArray))
+
+
+def is_table(data: Any) -> bool:
+    """Whether Arrow data has named columns; a stream of structs is how some libraries hand over a table."""
+    return not is_column(data) or bool(pyarrow().types.is_struct(data.type))
+
+
+def table_of(data: Any) -> Any:
+    """Data with named columns as a Table or RecordBatch."""
+    if not is_column(data):
+        return data
+    return pyarrow().table(data.flatten(), names=[field.name for field in data.type])
+
+
+def check_headers(headers: Any) -> None:
+    """Refuse a column that cannot hold headers; bytes that claim to be encoded headers would be believed."""
+    types = pyarrow().types
+    kind = headers.type
+    if types.is_null(kind) or types.is_map(kind):
+        return
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        item = kind.value_type
+        if types.is_null(item) or (types.is_struct(item) and {"name", "value"} <= {field.name for field in item}):
+            return
+    raise TypeError(
+        f"An Arrow column of {kind} holds no headers: a list of structs of name and value is needed, or a map."
+    )
 
 
 def longest(values: Any) -> int:
@@ -109,6 +147,9 @@ def _microseconds(times: Any) -> Any:
         # Nanoseconds are cut off, as everything else finer than a microsecond is.
         return times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
     if pa.types.is_integer(times.type):
+        for time in require("pyarrow.compute", "arrow").min_max(times).as_py().values():
+            if time is not None:
+                parse_time(time, "timestamp")
         return times.cast(pa.int64())
     raise TypeError(f"An Arrow column of {times.type} holds no timestamps.")
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, repeat
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from tailrace.disk.columns import Part
 from tailrace.records import EMPTY_HEADERS, Headers, Record, decode_headers
@@ -36,6 +36,9 @@ class Batch(Sequence[Record]):
         if len(self.parts) == 1:
             return self.parts[0].columns.values(self.parts[0].first, self.parts[0].stop)
         return [*chain.from_iterable(part.columns.values(part.first, part.stop) for part in self.parts)]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A batch cannot be pickled: pickle its values(), its to_arrow() or a list of its records.")
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -22,9 +22,9 @@ from tailrace.intake import take_in
 from tailrace.limits import ADOPT_BYTES_MIN, VALUE_BYTES_MAX
 from tailrace.options import parse_count, parse_duration
 from tailrace.plans import ReadPart, plan, read, read_arrow
+from tailrace.routes import checked_partition
 from tailrace.spans import dropped
 from tailrace.staged import StagedPart, check_present, combine, frames_of, prepared_again, remove, sweep
-from tailrace.topics import checked_partition
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.disk.frame import VALUE_NULLS, Prepared, prepare
 from tailrace.errors import LimitError, RecordTooLargeError
 from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
-from tailrace.options import parse_time
+from tailrace.options import parse_flag, parse_time
 from tailrace.records import encode_data, encode_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from _typeshed import ReadableBuffer
@@ -31,7 +31,10 @@ _dump = JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).
 
 def encode_json(value: Any) -> bytes:
     """A value as compact JSON in UTF-8."""
-    return encode_data(_dump(value))
+    try:
+        return encode_data(_dump(value))
+    except RecursionError:
+        raise ValueError("The JSON value is nested too deep to be stored.") from None
 
 
 def encode_value(value: Data | None, json: Any, key: Data | None) -> bytes | None:
@@ -232,7 +235,8 @@ def take_in(
     timestamps: Iterable[datetime | int] | None = None,
 ) -> Intake:
     """The arguments of extend() as columns."""
-    if isinstance(values, (str, bytes, bytearray, memoryview)):
+    parse_flag(json, "json")
+    if isinstance(values, _SINGLE):
         raise TypeError(f"extend takes many values, not one {type(values).__name__}: use append, or a list.")
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         if not json:
@@ -240,25 +244,48 @@ def take_in(
         from tailrace.arrow_frames import as_arrow
 
         values = as_arrow(values).to_pylist()  # type: ignore[union-attr]  # it speaks Arrow, so it is Arrow data
-    stored: Sequence[Any]
-    if json:
-        stored = [encode_json(value) for value in values]
-    else:
-        stored = values if isinstance(values, (list, tuple)) else list(values)
+    if not isinstance(values, (list, tuple)):
+        try:
+            values = list(values)
+        except TypeError:
+            if hasattr(values, "__iter__"):
+                # The caller's own iterator failed.
+                raise
+            raise TypeError(
+                f"extend takes many values or Arrow data, and {type(values).__name__} is not iterable."
+            ) from None
+    count = len(values)
     return Rows(
-        stored,
-        keys if keys is None or isinstance(keys, (list, tuple)) else _listed(keys),
-        None if headers is None else [encode_headers(each) for each in headers],
-        None if timestamps is None else _times(timestamps),
+        [encode_json(value) for value in values] if json else values,
+        None if keys is None else _listed(keys, "keys", count),
+        None if headers is None else [encode_headers(each) for each in _listed(headers, "headers", count)],
+        None if timestamps is None else _times(timestamps, count),
     )
 
 
-def _listed(column: Any) -> list[Any]:
-    return list(column.to_pylist() if hasattr(column, "to_pylist") else column)
+# What is one thing for whoever gives it, although Python can iterate it.
+_SINGLE = (str, bytes, bytearray, memoryview, Mapping)
 
 
-def _times(timestamps: Any) -> list[int]:
-    times = _listed(timestamps)
+def _listed(column: Any, what: str, count: int) -> Sequence[Any]:
+    """A column beside the values, one item for each; of an endless iterator no more is taken than tells."""
+    if isinstance(column, _SINGLE) or not (hasattr(column, "__iter__") or hasattr(column, "__getitem__")):
+        raise TypeError(f"{what} must be an iterable with one for each value, not one {type(column).__name__}.")
+    items: Sequence[Any]
+    if isinstance(column, (list, tuple)):
+        items = column
+    elif hasattr(column, "to_pylist"):
+        items = column.to_pylist()
+    else:
+        items = list(islice(column, count + 1))
+    if len(items) != count:
+        found = len(column) if hasattr(column, "__len__") else "more" if len(items) > count else len(items)
+        raise ValueError(f"There are {count} values but {found} {what}.")
+    return items
+
+
+def _times(timestamps: Any, count: int) -> Sequence[int]:
+    times = _listed(timestamps, "timestamps", count)
     if {*map(type, times)} == {int} and min(times) >= TIME_US_MIN and max(times) <= TIME_US_MAX:
         return times
     return [parse_time(time, "timestamp") for time in times]
@@ -270,22 +297,33 @@ _PLACES = frozenset({"topic", "partition", "offset"})
 
 def _take_in_arrow(values: Any, keys: Any, headers: Any, timestamps: Any) -> ArrowRows:
     from tailrace.arrow import pyarrow
-    from tailrace.arrow_frames import as_arrow
+    from tailrace.arrow_frames import as_arrow, check_headers, is_column, is_table, table_of
 
     pa = pyarrow()
-    data = as_arrow(values)
-    if not isinstance(data, (pa.Table, pa.RecordBatch)):
-        if keys is not None and not isinstance(keys, (pa.Array, pa.ChunkedArray)):
-            keys = pa.array([_key_bytes(key) for key in _listed(keys)], pa.binary())
-        if headers is not None and not isinstance(headers, (pa.Array, pa.ChunkedArray)):
-            headers = pa.array([encode_headers(each) for each in headers], pa.binary())
-        if timestamps is not None and not isinstance(timestamps, (pa.Array, pa.ChunkedArray)):
-            timestamps = pa.array(_times(timestamps), pa.int64())
+    data: Any = as_arrow(values)
+    count = len(data)
+    if not is_table(data):
+        if keys is not None and not is_column(keys):
+            keys = pa.array([_key_bytes(key) for key in _listed(keys, "keys", count)], pa.binary())
+        if headers is not None and is_column(headers):
+            check_headers(headers)
+        elif headers is not None:
+            headers = pa.array([encode_headers(each) for each in _listed(headers, "headers", count)], pa.binary())
+        if timestamps is not None and not is_column(timestamps):
+            timestamps = pa.array(_times(timestamps, count), pa.int64())
+        for what, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+            if column is not None and len(column) != count:
+                raise ValueError(f"There are {count} values but {len(column)} {what}.")
         return ArrowRows(data, keys, headers, timestamps)
+    data = table_of(data)
     for name, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
         if given is not None:
             raise TypeError(f"A table brings its own columns, so {name}= cannot be given beside it.")
-    columns = {name: data.column(name) for name in data.schema.names}
+    names = data.schema.names
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"The table has {names.count(name)} columns {name!r}: which one is meant cannot be told.")
+    columns = {name: data.column(name) for name in names}
     unknown = sorted(columns.keys() - _PLACES - {"value", "key", "headers", "timestamp"})
     if "value" not in columns or unknown:
         what = f"the column {unknown[0]!r}" if unknown else "no column 'value'"
@@ -293,8 +331,10 @@ def _take_in_arrow(values: Any, keys: Any, headers: Any, timestamps: Any) -> Arr
             f"The table has {what}: the columns are value, and where wanted key, headers, timestamp; "
             "json=True stores each row as JSON."
         )
-    key, listed, time = columns.get("key"), columns.get("headers"), columns.get("timestamp")
-    return ArrowRows(columns["value"], _present(key), _present(listed), time)
+    key, listed, time = columns.get("key"), _present(columns.get("headers")), columns.get("timestamp")
+    if listed is not None:
+        check_headers(listed)
+    return ArrowRows(columns["value"], _present(key), listed, time)
 
 
 def _present(column: Any) -> Any:

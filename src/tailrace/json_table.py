@@ -24,9 +24,9 @@ def json_table(batches: Iterable[Any]) -> Any:
     First come topic, partition, offset, timestamp and key, then every field that any value has. A field that a value
     lacks is null; so is every field of a tombstone. A value that is no JSON object (nested 128 deep at most) gives
     nulls, and its bytes stand in a last column `_value`, which only exists when there is such a value. Numbers are
-    int64, or double when one of them is not an integer or too large; text stays text even if it looks like a time; a
-    field that is not of one type is text: strings as they are, anything else as JSON.
-    A meta column gives way to a field of the same name: it gets `_` in front.
+    int64, or double when one of them is not an integer; text stays text even if it looks like a time; a field that is
+    not of one type, or has an integer that int64 cannot hold, is text: strings as they are, anything else as JSON.
+    A meta column gives way to a field of the same name: it gets `_` in front. Headers are left out.
     """
     pa = pyarrow()
     metas: list[Any] = []
@@ -118,6 +118,8 @@ def _read(lines: Any, texts: Any | None) -> Any | None:
             table = _read_block(block, _text_fields(table.schema))
         # Some versions of Arrow make broken arrays of lists that hold nothing but nulls.
         table.validate(full=True)
+        if _has_double(pa.struct(table.schema)) and _has_long_number(lines):
+            return None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         # What was text in an earlier batch may be something else in this one.
         return _read(lines, None) if texts is not None else None
@@ -139,6 +141,19 @@ def _has_time(kind: Any) -> bool:
     if types.is_struct(kind):
         return any(_has_time(kind.field(index).type) for index in range(kind.num_fields))
     return _has_time(kind.value_type) if types.is_list(kind) else bool(types.is_temporal(kind))
+
+
+def _has_double(kind: Any) -> bool:
+    types = pyarrow().types
+    if types.is_struct(kind):
+        return any(_has_double(kind.field(index).type) for index in range(kind.num_fields))
+    return _has_double(kind.value_type) if types.is_list(kind) else bool(types.is_floating(kind))
+
+
+def _has_long_number(lines: Any) -> bool:
+    """Whether there may be an integer that int64 cannot hold, which Arrow would round."""
+    compute = require("pyarrow.compute", "arrow")
+    return bool(compute.any(compute.match_substring_regex(lines, "[0-9]{19}")).as_py())
 
 
 def _text_fields(found: Any) -> Any | None:
@@ -198,19 +213,22 @@ def _from_objects(objects: list[dict[str, Any]]) -> Any:
 
 def _column(items: list[Any]) -> Any:
     pa = pyarrow()
-    try:
-        return pa.array(items)
-    except (pa.ArrowException, OverflowError):
-        if all(item is None or type(item) in (int, float) for item in items):
-            return pa.array([None if item is None else _double(item) for item in items], pa.float64())
-        return pa.array([_text(item) for item in items], pa.string())
+    if not any(map(_has_large, items)):
+        try:
+            return pa.array(items)
+        except pa.ArrowException:
+            if all(item is None or type(item) in (int, float) for item in items):
+                return pa.array([None if item is None else float(item) for item in items], pa.float64())
+    return pa.array([_text(item) for item in items], pa.string())
 
 
-def _double(number: int | float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return float("inf") if number > 0 else float("-inf")
+def _has_large(item: Any) -> bool:
+    """Whether there is an integer in it that int64 cannot hold."""
+    if isinstance(item, dict):
+        return any(map(_has_large, item.values()))
+    if isinstance(item, list):
+        return any(map(_has_large, item))
+    return isinstance(item, int) and not -(1 << 63) <= item < 1 << 63
 
 
 def _text(item: Any) -> str | None:

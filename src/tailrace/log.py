@@ -6,20 +6,23 @@ import os
 import threading
 import warnings
 import weakref
+from contextlib import contextmanager
+from errno import ELOOP, ENAMETOOLONG
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from tailrace import engine as engines
+from tailrace.disk.home import storage_error
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.recovery import remove_tree
 from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError, TailraceError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name, validate_topic_name
-from tailrace.options import Tuning, parse_durable, parse_duration, parse_size
+from tailrace.options import Tuning, parse_durable, parse_duration, parse_flag, parse_size
 from tailrace.topics import Topic
 from tailrace.transactions import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
 
     from tailrace.disk.opening import Mode
@@ -32,6 +35,8 @@ NAMESPACE_VARIABLE = "TAILRACE_NAMESPACE"
 JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
 NAMESPACES = "namespaces"
 MODES = ("a", "r", "x")
+# A longer path does not help anybody in a message.
+PATH_CHARACTERS_SHOWN = 120
 IO = ("auto", "mmap", "pread")
 
 
@@ -54,10 +59,12 @@ def open(
         raise ValueError(f"mode={mode!r} is not known: write 'a' to append, 'r' to read, 'x' to create.")
     if io not in IO:
         raise ValueError(f"io={io!r} is not known: write 'auto', 'mmap' or 'pread'.")
+    if parse_flag(exclusive, "exclusive") and mode == "r":
+        raise ValueError('exclusive=True refuses other writers, and mode "r" does not write: leave one of them out.')
     path = _path_of(location)
     if namespace is None:
         namespace = os.environ.get(NAMESPACE_VARIABLE) or None
-    log = Log(path, mode, parse_durable(durable), bool(exclusive), io, parse_duration(timeout, "timeout"))
+    log = Log(path, mode, parse_durable(durable), exclusive, io, parse_duration(timeout, "timeout"))
     if namespace is not None:
         return log.namespace(namespace)
     return log.opened()
@@ -68,6 +75,8 @@ def _path_of(location: str | PathLike[str] | None) -> str:
         location = os.environ.get(LOG_VARIABLE) or None
         if location is None:
             raise TypeError(f"Give the directory of the log, or set ${LOG_VARIABLE}.")
+    if not isinstance(location, (str, bytes, os.PathLike)):
+        raise TypeError(f"The directory of the log must be a str or a path, not {type(location).__name__}.")
     path = os.fsdecode(os.fspath(location))
     if path.startswith(("http://", "https://")):
         raise OpenError(
@@ -76,7 +85,15 @@ def _path_of(location: str | PathLike[str] | None) -> str:
         )
     if not path:
         raise ValueError("The directory of the log must not be empty.")
-    return os.path.abspath(path)
+    if "\0" in path:
+        raise ValueError("The directory of the log must not hold a zero byte.")
+    path = os.path.abspath(path)
+    if os.path.islink(path) and not os.path.exists(path):
+        raise NotALogError(
+            f"{path} is a symbolic link to {os.readlink(path)}, which leads nowhere.",
+            hint="Nothing was created; make the directory that the link names, or remove the link.",
+        )
+    return path
 
 
 class Log:
@@ -119,7 +136,9 @@ class Log:
         """The topics whose name matches: `*` is one level, a final `...` is the rest."""
         from tailrace.statistics import topic_infos
 
-        return topic_infos(self.engine, match)
+        _check_pattern(match, "match")
+        with self._reading("Listing the topics"):
+            return topic_infos(self.engine, match)
 
     def transaction(self) -> Transaction:
         """Appends to several topics that become visible together, or not at all."""
@@ -184,13 +203,28 @@ class Log:
         """The log in numbers, over all its processes."""
         from tailrace.statistics import stats
 
-        return stats(self.engine)
+        with self._reading("Looking at the log"):
+            return stats(self.engine)
 
     def verify(self, topics: str = "...", *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read everything and report what is damaged; progress is called with bytes done and bytes in all."""
         from tailrace.verify import verify
 
-        return verify(self.engine, topics, progress)
+        _check_pattern(topics, "topics")
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
+        theirs: list[OSError] = []
+
+        def tell(done: int, total: int) -> None:
+            try:
+                if progress is not None:
+                    progress(done, total)
+            except OSError as error:
+                theirs.append(error)
+                raise
+
+        with self._reading("Verifying the log", theirs):
+            return verify(self.engine, topics, tell)
 
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
@@ -255,10 +289,18 @@ class Log:
         if engine is None:
             if self.closed:
                 raise ClosedError("The log is closed.")
-            engine = self.live = engines.acquire(
-                engines.FILES, self.location, self.mode, exclusive=self.exclusive, timeout=self.timeout,
-                tuning=_tuning(), handle=id(self),
-            )  # fmt: skip
+            try:
+                engine = self.live = engines.acquire(
+                    engines.FILES, self.location, self.mode, exclusive=self.exclusive, timeout=self.timeout,
+                    tuning=_tuning(), handle=id(self),
+                )  # fmt: skip
+            except ReadOnlyError as error:
+                error.hint = 'Nothing was written; ask for permission to write there, or open it with mode "r" to read.'
+                raise
+            except OSError as error:
+                if isinstance(error, TailraceError):
+                    raise
+                raise _not_opened(error, self.location) from error
         return engine
 
     def opened(self) -> Self:
@@ -272,6 +314,16 @@ class Log:
         if self.mode == "r":
             raise ReadOnlyError("The log is open for reading only.")
         return engine
+
+    @contextmanager
+    def _reading(self, what: str, theirs: Sequence[OSError] = ()) -> Iterator[None]:
+        """Let no error of the operating system out that does not say what failed, except those of the caller's own."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, TailraceError) or error in theirs:
+                raise
+            raise storage_error(error, what, self.location) from error
 
     def _producers(self) -> list[Producer]:
         """The producers of this handle that still run."""
@@ -309,6 +361,27 @@ def _namespaces(path: str) -> list[str]:
                 # Somebody else's directory is not a namespace.
                 continue
     return sorted(names)
+
+
+def _check_pattern(pattern: str, what: str) -> None:
+    if not isinstance(pattern, str):
+        raise TypeError(f'{what} must be a str, not {type(pattern).__name__}: write "orders.*", or "..." for all.')
+
+
+def _not_opened(error: OSError, path: str) -> Exception:
+    """The typed error for a directory that the operating system does not let us look into."""
+    if isinstance(error, PermissionError):
+        return OpenError(
+            f"{path} cannot be read: {error.strerror}.",
+            hint="Nothing was changed; ask for permission to read the directory and its files.",
+        )
+    if error.errno in (ENAMETOOLONG, ELOOP):
+        return NotALogError(f"{_shortened(path)} cannot be a log: {error.strerror}.")
+    return storage_error(error, f"Opening {path}", path)
+
+
+def _shortened(path: str) -> str:
+    return path if len(path) <= PATH_CHARACTERS_SHOWN else f"{path[:PATH_CHARACTERS_SHOWN]}..."
 
 
 def _with_nested(path: str, name: str) -> Iterator[tuple[str, str]]:

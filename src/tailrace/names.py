@@ -34,7 +34,14 @@ def validate_topic_name(name: str, *, internal: bool = False) -> str:
 
 def validate_namespace_name(name: str) -> str:
     """The name itself when a namespace may have it: 1 to 85 bytes of UTF-8 without control characters."""
-    _check_text(name, "namespace name", NAMESPACE_NAME_BYTES_MAX)
+    try:
+        _check_text(name, "namespace name", NAMESPACE_NAME_BYTES_MAX)
+    except InvalidNameError as error:
+        error.hint = (
+            f"Nothing was created; a namespace's name is 1 to {NAMESPACE_NAME_BYTES_MAX} bytes of UTF-8 "
+            "without control characters."
+        )
+        raise
     return name
 
 

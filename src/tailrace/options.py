@@ -90,6 +90,13 @@ def parse_durable(value: Durable) -> float | None:
     raise TypeError(f"durable must be a bool, a str or a timedelta, not {type(value).__name__}: {_DURABLE_EXAMPLE}.")
 
 
+def parse_flag(value: Any, what: str) -> bool:
+    """A switch; nothing that merely counts as true or false, so that an argument in the wrong place is noticed."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}.")
+    return value
+
+
 def parse_time(value: Any, what: str = "time", *, now_us: int | None = None) -> int:
     """Microseconds since 1970 in UTC, from an aware datetime, ISO text with a zone, "-10m", or microseconds."""
     if isinstance(value, str):
@@ -102,6 +109,9 @@ def parse_time(value: Any, what: str = "time", *, now_us: int | None = None) -> 
 
     if not isinstance(value, datetime):
         raise TypeError(f"The {what} must not be a {type(value).__name__}: {_TIME_EXAMPLE}.")
+    if value != value:
+        # The missing time of pandas is a datetime that equals nothing.
+        raise ValueError(f"The {what} is {value!r}, which is no time: {_TIME_EXAMPLE}.")
     if value.utcoffset() is None:
         raise ValueError(f"The {what} {value.isoformat()} has no zone: use datetime.now(UTC) or .astimezone().")
     return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -134,6 +134,7 @@ class Producer:
             self._check_open()
             route = self._route
             if route is None:
+                self.topic.shape(self.engine).check_first(value_bytes, key_bytes, None, None)
                 route = self._take_route(self.topic.route(self.engine))
             check_sizes(value_bytes, key_bytes, route.maximum)
             if self._buffered + size > self._limit:

@@ -54,7 +54,10 @@ class Record(NamedTuple):
             raise ValueError(f"{self._where()} is a tombstone: its value is None and has no JSON.")
         import json
 
-        return json.loads(self.value)
+        try:
+            return json.loads(self.value)
+        except RecursionError:
+            raise ValueError(f"{self._where()} holds JSON that is nested too deep to be parsed.") from None
 
     def _where(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.codec import codec_of, compress
 from tailrace.engine import topic_settings
+from tailrace.errors import OffsetMismatchError
+from tailrace.intake import check_sizes
+from tailrace.options import parse_count
 from tailrace.partitioner import HASHES
 
 if TYPE_CHECKING:
@@ -22,6 +25,25 @@ class Shape(NamedTuple):
     hash: Hash
     codec: int
     maximum: int
+
+    def check_first(self, value_bytes: int, key_bytes: int, partition: int | None, expect: int | None) -> None:
+        """Refuse the first record of a topic for what can be wrong with it, before the topic is made for it."""
+        check_sizes(value_bytes, key_bytes, self.maximum)
+        if partition is not None:
+            checked_partition(partition, self.count)
+        if expect is not None:
+            if self.count > 1 and partition is None:
+                raise TypeError(f"expect_offset needs partition= here: the topic has {self.count} partitions.")
+            if expect:
+                raise OffsetMismatchError(f"The next offset is 0, not {expect}.", expected=expect, actual=0)
+
+
+def checked_partition(partition: int, count: int) -> int:
+    """A partition that is there."""
+    index = parse_count(partition, "partition")
+    if index >= count:
+        raise ValueError(f"There is no partition {index}: the topic has {count}, counted from 0.")
+    return index
 
 
 class Route:
@@ -42,6 +64,10 @@ class Route:
         self.codec = codec_of(settings.compress)
         self.maximum = settings.max_record_bytes
         self.hash = HASHES[settings.partitioner]
+
+    def has(self, shape: Shape | None) -> bool:
+        """Whether what was built for a shape can be written here."""
+        return shape == (self.count, self.hash, self.codec, self.maximum)
 
 
 def check_codec(settings: TopicSettings) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tailrace.cursor import Batches, Cursor, Places, Records, typed_failures
 from tailrace.errors import ClosedError
-from tailrace.options import StartPoint, parse_count, parse_duration, parse_last, parse_start
+from tailrace.options import StartPoint, parse_count, parse_duration, parse_flag, parse_last, parse_start
 from tailrace.records import Record
 from tailrace.spans import Request, resolve
 
@@ -49,8 +49,11 @@ class Scan(Iterable[Record]):
     ) -> None:
         if order not in ("offset", "time"):
             raise ValueError(f'order={order!r} is not an order: write "offset" or "time".')
-        if reverse and follow:
+        if parse_flag(reverse, "reverse") and parse_flag(follow, "follow"):
             raise ValueError("reverse=True and follow=True exclude each other: there is no newest record to begin at.")
+        if isinstance(start, Mapping) and not start:
+            # The positions of a scan that nobody iterated yet.
+            start = "earliest"
         if last is not None and start != "earliest":
             raise ValueError("last= and start= exclude each other: leave one of them out.")
         if timeout is not None and not follow:
@@ -63,17 +66,20 @@ class Scan(Iterable[Record]):
             None if last is None else parse_last(last),
             parse_partitions(partition),
             order == "time",
-            bool(reverse),
+            reverse,
             mapped,
         )
         self._limit = None if limit is None else parse_count(limit, "limit")
-        self._follow = bool(follow)
+        self._follow = parse_flag(follow, "follow")
         self._timeout = None if timeout is None else parse_duration(timeout, "timeout")
         self._closed = closed or (lambda: engine.closed)
         self._places: Places | None = None
 
     def __iter__(self) -> Iterator[Record]:
         return Records(self._start())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A scan cannot be pickled: pickle its Topic and call read() in the other process.")
 
     def batches(self, max_records: int = BATCH_RECORDS_DEFAULT) -> Iterator[Batch]:
         """The records in batches of whole frames, cut at `max_records` and at 16 MiB of frames."""
@@ -178,9 +184,16 @@ class Scan(Iterable[Record]):
 
 def _parse_start(start: Start | Mapping[tuple[str, int], int], name: str) -> StartPoint:
     """A start; the positions of another scan count as far as they are of this topic."""
-    if isinstance(start, Mapping) and start and all(isinstance(key, tuple) and len(key) == 2 for key in start):
-        mine: dict[int, int] = {key[1]: offset for key, offset in start.items() if key[0] == name}  # type: ignore[index]
-        return parse_start(mine) if mine else StartPoint("earliest")
+    given: Mapping[Any, int] = start if isinstance(start, Mapping) else {}
+    if any(isinstance(key, tuple) for key in given):
+        for key in given:
+            if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
+                raise TypeError(f"start has the key {key!r}: write {{partition: offset}}, or the positions of a scan.")
+        mine: dict[int, int] = {key[1]: offset for key, offset in given.items() if key[0] == name}
+        if not mine:
+            others = sorted({key[0] for key in given})
+            raise ValueError(f"start has positions of {', '.join(map(repr, others))} and none of {name!r}.")
+        return parse_start(mine)
     return parse_start(start)  # type: ignore[arg-type]  # Whatever else it is, parse_start says what it should be.
 
 
@@ -188,7 +201,7 @@ def parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] |
     """The partitions to read, in order; None for all of them."""
     if partition is None:
         return None
-    if isinstance(partition, (str, bytes)):
+    if isinstance(partition, (str, bytes, bytearray, memoryview, Mapping, Set)):
         raise TypeError(f"partition must be an integer or a list of them, not {type(partition).__name__}.")
     many = partition if isinstance(partition, Iterable) else [partition]
     chosen = sorted({parse_count(each, "partition") for each in many})

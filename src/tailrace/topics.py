@@ -24,7 +24,7 @@ from tailrace.limits import KEY_BYTES_MAX
 from tailrace.options import TopicSettings, parse_count, parse_durable, parse_start, parse_time
 from tailrace.partitioner import HASHES, Sticky
 from tailrace.records import Position, Record, decode_headers, encode_data, encode_headers
-from tailrace.routes import Route, Shape, check_codec
+from tailrace.routes import Route, Shape, check_codec, checked_partition
 from tailrace.spans import explained, offset_at
 from tailrace.types import Bounds
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk.frame import Prepared
     from tailrace.disk.partition import Partition
     from tailrace.disk.reader import Reader
     from tailrace.engine import Engine
@@ -94,6 +95,9 @@ class Topic:
             key = encode_data(key, "key")
         stored = b"" if headers is None else encode_headers(headers)
         time = now if timestamp is None else parse_time(timestamp, "timestamp")
+        if expect_offset is not None:
+            expect_offset = parse_count(expect_offset, "expect_offset")
+        level = UNSET if durable is None else parse_durable(durable)
         size = 0 if value is None else len(value)
         engine = self.log.live or self.log.engine
         # An engine that is being closed waits for everybody between enter and leave.
@@ -101,6 +105,9 @@ class Topic:
         try:
             route = self._route
             if route is None or engine.live is not route.store or route.words[_CATALOG_END] != route.offset:
+                shape = self._missing(engine)
+                if shape is not None:
+                    shape.check_first(size, 0 if key is None else len(key), partition, expect_offset)
                 route = self.route(engine)
             if size > route.maximum or (key is not None and len(key) > KEY_BYTES_MAX):
                 check_sizes(size, 0 if key is None else len(key), route.maximum)
@@ -108,8 +115,8 @@ class Topic:
             if route.count > 1 or partition is not None:
                 index = self._choose(route, key, size, now, partition, expect_offset)
             frame = prepare_one(value, key, stored, time, route.codec)
-            level = route.durable if durable is None else parse_durable(durable)
-            offset = route.store.append(route.partitions[index], (frame,), level, expect_offset)
+            asked = route.durable if level is UNSET else level
+            offset = route.store.append(route.partitions[index], (frame,), asked, expect_offset)
             return _position(Position, (index, offset))
         except TopicNotFoundError:
             self._dropped()
@@ -154,8 +161,12 @@ class Topic:
             engine = self.log.live or self.log.engine
             engine.enter()
             try:
+                shape = self._missing(engine)
+                planned = None if shape is None else self.plan(shape, intake, partition, now)
                 route = self.route(engine)
-                writes = self.plan(route, intake, partition, now)
+                if planned is None or not route.has(shape):
+                    planned = self.plan(route, intake, partition, now)
+                writes = [Write(route.partitions[index], frames) for index, frames in planned.items()]
                 firsts = route.store.extend(writes, route.durable if level is UNSET else level)
                 return {
                     write.partition.index: range(first, first + write.span)
@@ -168,20 +179,20 @@ class Topic:
             finally:
                 engine.leave()
 
-    def plan(self, route: Route, intake: Intake, partition: int | None, now: int) -> list[Write]:
+    def plan(self, shape: Route | Shape, intake: Intake, partition: int | None, now: int) -> dict[int, list[Prepared]]:
         """What goes to which partition; everything that can be wrong with the records is found here."""
-        count = route.count
+        count = shape.count
         if partition is not None:
             parts = {checked_partition(partition, count): intake}
         else:
-            parts = intake.by_partition(count, route.hash, lambda: self.sticky.next(count))
-        writes = []
+            parts = intake.by_partition(count, shape.hash, lambda: self.sticky.next(count))
+        planned = {}
         for index, part in parts.items():
-            frames = part.frames(now, route.codec, route.maximum)
+            frames = part.frames(now, shape.codec, shape.maximum)
             check_group(frames)
             if frames:
-                writes.append(Write(route.partitions[index], frames))
-        return writes
+                planned[index] = frames
+        return planned
 
     def producer(self, *, linger: Duration = "5ms", buffer_bytes: Size = "64MiB") -> Producer:
         """Something that appends in the background, in large groups, and gives a future for each record."""
@@ -369,6 +380,10 @@ class Topic:
         codec = codec_of(settings.compress)
         return Shape(settings.partitions, HASHES[settings.partitioner], codec, settings.max_record_bytes)
 
+    def _missing(self, engine: Engine) -> Shape | None:
+        """What the topic would be like, when there is none yet."""
+        return self.shape(engine) if engine.find(self.name) is None else None
+
     def _create(self, engine: Engine) -> TopicEntry:
         settings = TopicSettings.from_user(**self.given)
         check_codec(settings)
@@ -390,11 +405,3 @@ class Topic:
     def _dropped(self) -> None:
         """The topic was dropped after its route was checked: the next round finds or makes its successor."""
         self._route = None
-
-
-def checked_partition(partition: int, count: int) -> int:
-    """A partition that is there."""
-    index = parse_count(partition, "partition")
-    if index >= count:
-        raise ValueError(f"There is no partition {index}: the topic has {count}, counted from 0.")
-    return index

@@ -24,7 +24,8 @@ from tailrace.limits import PARTICIPANTS_MAX, VALUE_BYTES_MAX
 from tailrace.names import validate_topic_name
 from tailrace.options import parse_count, parse_time
 from tailrace.records import encode_data, encode_headers
-from tailrace.topics import Topic, checked_partition
+from tailrace.routes import checked_partition
+from tailrace.topics import Topic
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -206,6 +207,8 @@ class Transaction:
                 shares, places = self._share(calls, shapes)
                 frames = [share.frames(shapes[share.topic.name]) for share in shares]
                 # Only now are topics created, after everything that can be wrong was found.
+                if any(engine.find(name) is None for name in shapes):
+                    _check_expected(engine, shares)
                 routes = {name: self._topics[name].route(engine) for name in shapes}
                 writes = [
                     Write(routes[share.topic.name].partitions[share.index], each, share.expect)
@@ -260,6 +263,18 @@ class Transaction:
                 if error.path is not None and error.path.startswith(write.partition.path):
                     name_damage(error, share.topic.name)
             raise
+
+
+def _check_expected(engine: Engine, shares: list[Share]) -> None:
+    """Compare expected offsets with the ends that stand now; under their locks the commit does it again."""
+    for share in shares:
+        if share.expect is not None:
+            entry = engine.find(share.topic.name)
+            actual = 0 if entry is None else engine.partition(entry, share.index).end
+            if share.expect != actual:
+                raise OffsetMismatchError(
+                    f"The next offset is {actual}, not {share.expect}.", expected=share.expect, actual=actual
+                )
 
 
 def _joined(pieces: list[tuple[Any, int]]) -> Rows:

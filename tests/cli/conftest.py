@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tailrace.cli import root
+from tailrace.cli.program import root
 
 COMMAND = str(Path(sys.executable).with_name("tailrace"))
 
@@ -33,9 +33,9 @@ class Cli:
         assert result.exit_code == 0, result.stderr
         return result.stdout
 
-    def start(self, *arguments: str, **options) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, variables: dict[str, str] | None = None, **options) -> subprocess.Popen[bytes]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        environment = {**os.environ, "TAILRACE_LOG": str(self.path), "PYTHONUNBUFFERED": ""}
+        environment = {**os.environ, "TAILRACE_LOG": str(self.path), "PYTHONUNBUFFERED": "", **(variables or {})}
         # pytest-xdist starts its workers with Ctrl-C ignored now and then, which a child would inherit.
         restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
         # Without a buffer, so that select() on its stdout tells the truth.

@@ -146,7 +146,7 @@ def test_namespaces(shop):
 def test_the_environment_names_log_and_namespace(shop, monkeypatch):
     from click.testing import CliRunner
 
-    from tailrace.cli import root
+    from tailrace.cli.program import root
 
     shop.ok("-N", "tenant", "append", "orders", "x")
     monkeypatch.setenv("TAILRACE_LOG", str(shop.path))
@@ -160,7 +160,14 @@ def test_stats(shop):
     assert fields["records"] == 5
     assert {"p50", "p99"} <= set(fields["append_latency"])
     assert "records\t5\n" in shop.ok("stats")
-    assert "append_latency.p99" in shop.ok("stats", "-o", "table")
+    assert "append_latency.p99\t" in shop.ok("stats")
+    picture = shop.ok("stats", "-o", "table").splitlines()
+    assert [line.split()[0] for line in picture if not line.startswith(" ")] == ["log", "writing", "latency", "journal"]
+    assert [line.split() for line in picture if "records  " in line] == [["records", "5"]]
+    assert "namespaces" not in "".join(picture)
+    shop.ok("append", "orders", "x", "-N", "tenant")
+    assert json.loads(shop.ok("stats", "-o", "json"))["namespaces"] == 1
+    assert "  namespaces  1, not included" in shop.ok("stats", "-o", "table").splitlines()
 
 
 def test_stats_again_and_again(shop):

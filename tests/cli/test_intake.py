@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from tailrace.cli import intake
+from tailrace.cli.failure import CommandError
 from tailrace.cli.intake import BadLine, Entry
+from tailrace.cli.rows import read_rows
 
 
 def lines(data: bytes, parse=None, **options):
@@ -130,7 +132,7 @@ def test_what_is_no_record_says_why(line, reason):
 
 
 def rows(data: bytes, key_field=None, **options):
-    batches = list(intake.read_rows(io.BytesIO(data), key_field, **options))
+    batches = list(read_rows(io.BytesIO(data), key_field, **options))
     return [entry for batch in batches for entry in batch.entries], [bad for batch in batches for bad in batch.bad]
 
 
@@ -147,7 +149,7 @@ def test_bad_rows_are_named_by_their_first_line():
     entries, bad = rows(b'a,b\n1,2\n3\n"x\ny",5\n6,7,8\n\xff,1\n9,9\n', lenient=True)
     assert [entry.value for entry in entries] == [b'{"a":"1","b":"2"}', b'{"a":"x\\ny","b":"5"}', b'{"a":"9","b":"9"}']
     assert bad == [
-        BadLine(3, "it has 1 columns, not 2"),
+        BadLine(3, "it has 1 column, not 2"),
         BadLine(6, "it has 3 columns, not 2"),
         BadLine(7, "it is not UTF-8"),
     ]
@@ -160,7 +162,7 @@ def test_a_csv_can_be_entered_in_the_middle():
 
 @pytest.mark.parametrize(("data", "reason"), [(b"a,a\n", "twice"), (b"a,b\n", "no column 'k'")])
 def test_a_csv_with_wrong_names_is_refused(data, reason):
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(CommandError, match=reason):
         rows(data, "k")
 
 

@@ -87,7 +87,7 @@ def test_ctrl_c_prints_whole_batches_and_the_position_fits(cli, delay):
     printed = [int(line) for line in (b"".join(chunks) + stdout).split()]
     assert process.returncode == 130, stderr
     assert printed == list(range(len(printed)))
-    assert stderr.decode().splitlines()[1] == f"Go on with: tailrace read orders {len(printed)} -f"
+    assert stderr.decode().splitlines()[1] == f"Go on with: tailrace read orders {len(printed)} -F '%o\\n' -f"
 
 
 def test_ctrl_c_in_an_append_tells_what_is_in(cli):
@@ -168,7 +168,7 @@ def test_a_slow_pipe_is_appended_as_it_comes(cli):
 def test_a_large_input_needs_little_memory(cli):
     """Appending 200 MB of lines raises the peak of memory by much less than that."""
     program = (
-        "import sys\nfrom tailrace.cli import root\n"
+        "import sys\nfrom tailrace.cli.program import root\n"
         "try: root.main(['append', 'orders', '--durable', 'no'])\n"
         "except SystemExit: pass\n"
         # Not getrusage: its peak begins with that of the process that started this one.
@@ -192,9 +192,10 @@ def test_a_large_input_needs_little_memory(cli):
 class Terminal:
     """A command whose stdin, stdout and stderr are a terminal."""
 
-    def __init__(self, cli, *arguments: str) -> None:
+    def __init__(self, cli, *arguments: str, columns: int = 80, **variables: str) -> None:
         self.master, slave = pty.openpty()
-        self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave)
+        variables["COLUMNS"] = str(columns)
+        self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave, variables=variables)
         os.close(slave)
 
     def until(self, text: bytes) -> bytes:
@@ -250,6 +251,57 @@ def test_a_terminal_gets_tables(cli):
     shown = Terminal(cli, "topic", "ls", "--no-color").finish().decode().splitlines()
     assert shown[0].startswith("name    partitions  records")
     assert shown[1].startswith("orders           1        1")
+
+
+def test_a_table_leaves_out_columns_rather_than_cutting_them(cli):
+    cli.ok("topic", "create", "orders", "--set", "compress=zstd", "--set", "segment_bytes=64MiB")
+    cli.ok("append", "orders", "a")
+    wide = Terminal(cli, "topic", "ls", "--no-color", columns=200).finish().decode().splitlines()
+    assert wide[0].split()[-3:] == ["oldest", "newest", "settings"]
+    assert wide[1].endswith("  compress=zstd segment_bytes=64MiB")
+    assert len(wide) == 2
+    narrow = Terminal(cli, "topic", "ls", "--no-color").finish().decode().splitlines()
+    assert all(len(line) <= 80 and not line.endswith("\u2026") for line in narrow)
+    assert narrow[0].split() == ["name", "partitions", "records", "bytes", "newest"]
+    assert narrow[2] == "Not shown, for want of room: rate, oldest, settings; -o json has everything."
+    tiny = Terminal(cli, "topic", "ls", "--no-color", columns=16).finish().decode().splitlines()
+    assert tiny[1].split() == ["orders", "1"]
+
+
+def test_csv_on_a_terminal_is_safe_and_in_a_pipe_exact(cli):
+    name = "t\u061c\u202ex"
+    cli.ok("append", name, "--raw", "-k", "\x1b[2J\u061c", input=b"\x1b]0;title\x07\xc2\x9b2J")
+    for arguments in (("read", name), ("topic", "ls"), ("get", name, "0")):
+        shown = Terminal(cli, *arguments, "-o", "csv").finish().decode()
+        assert not {"\x1b", "\x07", "\x9b", "\u061c", "\u202e"} & set(shown), arguments
+        piped = cli.ok(*arguments, "-o", "csv")
+        assert name in piped
+    assert "\x1b[2J\u061c,\x1b]0;title\x07\x9b2J" in cli.ok("read", name, "-o", "csv")
+    assert cli.ok("topic", "ls").startswith(f"{name}\t1\t1\t")
+    assert cli.ok("append", name, "x") == f"{name}[0]@1  (1 record)\n"
+    assert "\\u202e" in Terminal(cli, "append", name, "x").finish().decode()
+
+
+def test_the_last_second_of_time_is_shown_far_from_greenwich(cli):
+    cli.ok("append", "t", "x", "--timestamp", "9999-12-31T23:59:59Z")
+    cli.ok("append", "t", "y", "--timestamp", "0001-01-01T00:00:00Z")
+    for zone in ("Asia/Tokyo", "America/New_York"):
+        terminal = Terminal(cli, "read", "t", "--no-color", TZ=zone)
+        shown = terminal.finish().decode()
+        assert terminal.process.returncode == 0, shown
+        assert "t[0]@0  -  x" in shown
+    assert "9999-12-31 23:59:59.000" in Terminal(cli, "read", "t", "--no-color", TZ="Asia/Tokyo").finish().decode()
+    assert cli.ok("read", "t", "-F", "%d ", "--order", "offset") == (
+        "9999-12-31T23:59:59.000000Z 0001-01-01T00:00:00.000000Z "
+    )
+
+
+def test_stats_on_a_terminal_are_in_groups(cli):
+    cli.ok("append", "orders", "a")
+    shown = Terminal(cli, "stats", "--no-color").finish().decode().splitlines()
+    assert [line.split()[0] for line in shown if not line.startswith(" ")] == ["log", "writing", "latency", "journal"]
+    append = next(line for line in shown if line.startswith("  append "))
+    assert append.split()[3] in ("us", "ms", "s")
 
 
 def test_arrow_is_kept_from_a_terminal(cli):

@@ -11,9 +11,9 @@ import click
 import pytest
 
 from tailrace import errors
-from tailrace.cli import COMMANDS, root
 from tailrace.cli.failure import BROKEN_PIPE, EXIT_CODES
 from tailrace.cli.invocation import OUTPUTS
+from tailrace.cli.program import COMMANDS, root
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 
@@ -99,10 +99,12 @@ def test_exit_codes_are_documented():
 
 def test_help_imports_no_command():
     program = (
-        "import sys\nfrom tailrace.cli import root\n"
+        "import sys\nfrom tailrace.cli.program import root\n"
         "try: root.main(['--help'], 'tailrace')\nexcept SystemExit: pass\n"
         "print(*sorted(name for name in sys.modules if name.startswith('tailrace.cli.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.split() == ["tailrace.cli.commands", "tailrace.cli.invocation"]
+    assert done.stderr.split() == [
+        f"tailrace.cli.{name}" for name in ("candidates", "commands", "invocation", "program")
+    ]
     assert all(name in done.stdout for name in COMMANDS)

@@ -1,1 +1,1 @@
-"""Faults with real processes: kills, interrupts, stops and flipped bytes; `python -m tests.faults` runs them for long."""
+"""Faults with real processes: kills, interrupts, stops and flipped bytes; `python -m tests.faults` runs them long."""

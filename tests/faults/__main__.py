@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
     elif given.what == "interrupts":
         from tests.faults import storm
 
-        storms = storm.main(home, seed, 60.0 * (given.minutes or 1.0), (given.storms or ",".join(storm.STORMS)).split(","))
+        storms = storm.main(
+            home, seed, 60.0 * (given.minutes or 1.0), (given.storms or ",".join(storm.STORMS)).split(",")
+        )
         bad = any(each.faults for each in storms)
         text = " · ".join(each.text() for each in storms)
     else:

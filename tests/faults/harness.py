@@ -389,7 +389,7 @@ def _check_followers(home: Path, result: Result) -> None:
             if got != wanted:
                 at = next((at for at, (one, other) in enumerate(zip(got, wanted, strict=False)) if one != other), None)
                 result.faults.append(
-                    f"the follower of {name}[{partition}] saw {len(got)} of {len(wanted)} records; first difference {at}"
+                    f"the follower of {name}[{partition}] saw {len(got)} of {len(wanted)}; first difference {at}"
                 )
 
 

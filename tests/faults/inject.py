@@ -13,7 +13,7 @@ from types import FrameType
 
 
 class Injector:
-    """Interrupts one call at its n-th moment inside Tailrace, counted from the first call of a function if one is named."""
+    """Interrupts one call at its n-th moment inside Tailrace, counted from a named function's first call if given."""
 
     def __init__(self, number: int, function: str | None = None) -> None:
         self.number = number

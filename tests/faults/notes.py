@@ -44,10 +44,8 @@ def read_notes(path: Path) -> Iterator[dict[str, Any]]:
 
 def was_inside(path: Path) -> bool:
     """Whether the last thing that a process noted is an attempt: it died before it was told the outcome."""
-    last: dict[str, Any] = {}
-    for last in read_notes(path):
-        pass
-    return "attempt" in last
+    notes = list(read_notes(path))
+    return bool(notes) and "attempt" in notes[-1]
 
 
 class Scribe:

@@ -140,7 +140,15 @@ def interrupted(home: Path, name: str, life: int, random: Random) -> None:
     left += left_behind(os.getpid())
     kinds = Counter(_kind(descriptor) for descriptor in os.listdir("/proc/self/fd"))
     log.close()
-    facts = {"kinds": kinds, "raised": state.raised, "left": left, "warm": warm, "most": most, "stuck": stuck, "number": number}
+    facts = {
+        "kinds": kinds,
+        "raised": state.raised,
+        "left": left,
+        "warm": warm,
+        "most": most,
+        "stuck": stuck,
+        "number": number,
+    }
     (home / f"{name}.facts").write_text(json.dumps(facts))
 
 
@@ -202,7 +210,7 @@ class Storm:
 
     def text(self) -> str:
         return (
-            f"{self.name}: interrupts sent {self.sent:,}, raised {self.raised:,} in {self.writes:,} writes, acknowledged "
+            f"{self.name}: interrupts sent {self.sent:,}, raised {self.raised:,} in {self.writes:,} writes, kept "
             f"{self.acknowledged:,}, lost {self.lost}, doubled {self.doubled}, longest wait of a bystander "
             f"{self.longest_wait:.3f} s"
         )
@@ -270,7 +278,8 @@ def _judge(home: Path, storm: Storm) -> None:
     checks = {
         f"{facts['left']} times a lock was left behind": facts["left"] > 0,
         f"{facts['stuck']} threads wait for ever": facts["stuck"] > 0,
-        f"descriptors grew from {facts['warm']} to {facts['most']}: {facts['kinds']}": facts["most"] > facts["warm"] + DESCRIPTORS_MAX,
+        f"descriptors grew from {facts['warm']} to {facts['most']}: {facts['kinds']}": facts["most"]
+        > facts["warm"] + DESCRIPTORS_MAX,
         f"a bystander waited {seen['longest']:.1f} s": seen["longest"] > BYSTANDER_WAIT_SECONDS_MAX,
     }
     storm.faults += [fault for fault, happened in checks.items() if happened]

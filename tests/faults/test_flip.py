@@ -24,7 +24,7 @@ SLOT_1 = 4_096 + 256
 
 def sweep(home: Path, seed: int, count: int) -> dict[str, int]:
     """A sweep in a process of its own: a crash of it is a result like any other."""
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: PLW1510  # the exit code is asserted with the output beside it
         [
             sys.executable, "-m", "tests.faults", "flip", "--count", str(count), "--seed", str(seed), "--directory",
             str(home),
@@ -77,6 +77,19 @@ def test_reading_goes_on_behind_the_damage(tmp_path):
         assert (damage.topic, damage.first, damage.last) == ("t", 8, 11)
 
 
+@pytest.mark.xfail(strict=True, reason="one damaged segment makes topics() and stats() of the whole log fail")
+def test_listing_with_a_damaged_topic(believed):
+    """Damage to one topic does not hide the others, nor itself."""
+    wanted = {name for name, _ in flip.contents(believed, "r")}
+    (segment,) = believed.glob("topics/*-zstd/0/*.seg")
+    data = bytearray(segment.read_bytes())
+    data[64 + 8] ^= 1
+    segment.write_bytes(data)
+    with tailrace.open(believed, "r") as log:
+        assert {info.name for info in log.topics()} == wanted
+        assert log.stats().topics == len(wanted)
+
+
 @pytest.fixture
 def believed(tmp_path, monkeypatch) -> Path:
     """A log whose tails are taken at their word: same boot, same inode."""
@@ -92,6 +105,14 @@ def believed(tmp_path, monkeypatch) -> Path:
         pytest.param(SLOT_1, 1 << 40, id="end-too-high"),
         pytest.param(SLOT_1 + 16, 1 << 24, id="start-above-end"),
         pytest.param(SLOT_1 + 24, 77, id="another-incarnation"),
+        pytest.param(
+            SLOT_1 + 24,
+            0,
+            id="incarnation-of-a-dropped-topic",
+            marks=pytest.mark.xfail(
+                strict=True, reason="append to a topic whose slot says dropped recurses without end"
+            ),
+        ),
         pytest.param(88, 1 << 60, id="absurd-number-of-slots"),
         pytest.param(88, 1, id="too-few-slots"),
     ],

@@ -35,8 +35,8 @@ HANG_SECONDS_MAX = 2.0
 SLOW = pytest.mark.slow
 Write = Callable[[tailrace.Log, list[str]], object]
 
-LOCK_LEFT = pytest.mark.xfail(strict=True, reason="an interrupt while another exception is handled leaves the lock held")
-DESCRIPTOR_LOST = pytest.mark.xfail(strict=True, reason="an interrupt between open() and its first store loses a descriptor")
+# A descriptor that the system gave out before Python could note its number: no lock is taken on it yet.
+UNAVOIDABLE = {"Files.open after open"}
 
 
 def append(log: tailrace.Log, values: list[str]) -> None:
@@ -146,9 +146,7 @@ class Bench:
             return f"{len(left)} locks are left behind"
         try:
             self.go_on(number)
-            found = [
-                record.text for name in ("one", "two", "small") for record in self.log.topic(name).read(last=40)
-            ]
+            found = [record.text for name in ("one", "two", "small") for record in self.log.topic(name).read(last=40)]
         except Hang:
             return "the next write hangs"
         except Exception as error:  # noqa: BLE001  # whatever it is, the process cannot go on
@@ -202,19 +200,17 @@ def memory_path(tmp_path) -> Iterator[Path]:
         pytest.param(extend_over_partitions, 4, None, marks=SLOW),
         pytest.param(transact, 3, None, marks=SLOW),
         (roll, 1, None),
-        pytest.param(expect_another_offset, 0, None, marks=LOCK_LEFT),
-        pytest.param(append, 1, leave_a_dead_commit, id="append-after-a-dead-commit", marks=LOCK_LEFT),
-        pytest.param(transact, 3, leave_a_dead_commit, id="transact-after-a-dead-commit", marks=[SLOW, DESCRIPTOR_LOST]),
-        pytest.param(append, 1, leave_nothing_open, id="append-after-an-interrupt", marks=DESCRIPTOR_LOST),
-        pytest.param(transact, 3, leave_nothing_open, id="transact-after-an-interrupt", marks=[SLOW, DESCRIPTOR_LOST]),
-        pytest.param(create, 0, None, marks=[SLOW, DESCRIPTOR_LOST]),
-        pytest.param(trim, 0, None, marks=[SLOW, DESCRIPTOR_LOST]),
-        pytest.param(read, 0, None, marks=[SLOW, DESCRIPTOR_LOST]),
+        pytest.param(expect_another_offset, 0, None),
+        pytest.param(append, 1, leave_a_dead_commit, id="append-after-a-dead-commit"),
+        pytest.param(transact, 3, leave_a_dead_commit, id="transact-after-a-dead-commit", marks=SLOW),
+        pytest.param(append, 1, leave_nothing_open, id="append-after-an-interrupt"),
+        pytest.param(transact, 3, leave_nothing_open, id="transact-after-an-interrupt", marks=SLOW),
+        pytest.param(create, 0, None, marks=SLOW),
+        pytest.param(trim, 0, None, marks=SLOW),
+        pytest.param(read, 0, None, marks=SLOW),
     ],
 )
-def test_interrupt_at_every_moment(
-    memory_path, monkeypatch, write: Write, whole: int, prepare: Write | None
-):
+def test_interrupt_at_every_moment(memory_path, monkeypatch, write: Write, whole: int, prepare: Write | None):
     monkeypatch.setattr(log_module, "_tuning", lambda: Tuning(background=False, journal_bytes=65_536))
     bench = Bench(memory_path)
     bench.whole = (0, whole)
@@ -235,7 +231,10 @@ def test_interrupt_at_every_moment(
         except Hang:
             problem = "the interrupted write hangs"
         assert number < MOMENTS_MAX
-        if problem is not None:
+        if problem == "1 descriptors are lost" and injector.place in UNAVOIDABLE:
+            bench.give_up()
+            bench.renew()
+        elif problem is not None:
             wrong.setdefault(problem, []).append(injector.place)
             bench.give_up()
             bench.renew()
@@ -246,7 +245,7 @@ def test_interrupt_at_every_moment(
 
 
 def storm(home: Path, seed: int, seconds: float, names: str) -> list[dict[str, object]]:
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: PLW1510  # the exit code is asserted with the output beside it
         [
             sys.executable, "-m", "tests.faults", "interrupts", "--minutes", str(seconds / 60), "--seed", str(seed),
             "--storms", names, "--directory", str(home),
@@ -259,7 +258,10 @@ def storm(home: Path, seed: int, seconds: float, names: str) -> list[dict[str, o
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", ["alone-once", "threads-once", "alone", "threads"])
+@pytest.mark.parametrize(
+    "name",
+    ["alone-once", "threads-once", "alone", "threads"],
+)
 def test_storm_of_interrupts(tmp_path, seed, name):
     (result,) = storm(tmp_path, seed, 3.0, name)
     assert result["raised"] > 100

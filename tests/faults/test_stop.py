@@ -1,4 +1,4 @@
-"""SIGSTOP: a writer that is stopped while it holds a lock is named in the error of whoever waits, and nothing is lost."""
+"""SIGSTOP: a writer that is stopped while it holds a lock is named to whoever waits, and nothing is lost."""
 
 from __future__ import annotations
 

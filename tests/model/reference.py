@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 @dataclass
 class ReferencePartition:
-    """Every record that was ever there, by offset; trimming moves `start`, and `safe` is what must outlive a power cut."""
+    """Every record that was ever there; trims move `start`, and all below `safe` must outlive a power cut."""
 
     items: list[Item] = field(default_factory=list)
     start: int = 0
@@ -80,8 +80,9 @@ class ReferenceTopic:
             self.partitions.append(ReferencePartition())
 
     def read(
-        self, starts: Mapping[int, int] | None = None, stops: Mapping[int, int] | None = None, *, last: int | None = None,
-        limit: int | None = None, chosen: Sequence[int] | None = None, by_time: bool = False, reverse: bool = False,
+        self, starts: Mapping[int, int] | None = None, stops: Mapping[int, int] | None = None, *,
+        last: int | None = None, limit: int | None = None, chosen: Sequence[int] | None = None,
+        by_time: bool = False, reverse: bool = False,
     ) -> list[Place]:  # fmt: skip
         """What a scan gives: partition after partition, or merged by time where each partition keeps its own order."""
         streams: dict[int, list[Place]] = {}

@@ -40,4 +40,5 @@ def _fill_missing_streams() -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+            stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)

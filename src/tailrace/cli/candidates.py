@@ -1,7 +1,8 @@
-"""What the shell completes: topics, namespaces, formats, files and directories."""
+"""What a line being typed may mean: topics, namespaces, formats, files and directories."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _RECORD_COMMANDS = ("read", "tail", "get")
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """The end of a sentence about a name that is not there: which one may have been meant."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, known, n=1, cutoff=0.7)
+    return f": did you mean {found[0]!r}?" if found else "."
 
 
 def complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

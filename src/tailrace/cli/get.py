@@ -6,16 +6,17 @@ import sys
 
 import click
 
-from .arguments import complete_topics
+from .arguments import OFFSET_MAX, check_partition
+from .candidates import complete_topics
 from .commands import command as make_command
 from .invocation import Invocation
-from .output import printable, write, write_object
+from .output import display_width, printable, write, write_object
 from .rendering import ArrowRenderer, make_renderer, record_object
 
 
 @make_command("get")
 @click.argument("topic", shell_complete=complete_topics)
-@click.argument("offset", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0, OFFSET_MAX))
 @click.option("-p", "--partition", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Partition.")
 @click.option("-F", "--format", "form", metavar="FMT", help="Print as FMT says: '%t[%p]@%o %d %k %v\\n'.")
 @click.pass_obj
@@ -27,6 +28,7 @@ def command(invocation: Invocation, topic: str, offset: int, partition: int, for
     layout = invocation.format(arrow=True)
     with invocation.open("read") as log:
         target = log.topic(topic)
+        check_partition(topic, partition, target.partitions)
         record = target.get(offset, partition)
         if layout == "arrow":
             arrow = ArrowRenderer(target.read(limit=0))
@@ -41,11 +43,11 @@ def command(invocation: Invocation, topic: str, offset: int, partition: int, for
         write_object(invocation, record_object(record))
     else:
         fields = record_object(record)
-        lines = {
-            **{name: str(fields[name]) for name in ("topic", "partition", "offset", "timestamp")},
-            "key": "-" if record.key is None else printable(record.key),
-            **{f"header {printable(name)}": printable(data) for name, data in record.headers.items()},
-            "value": "(tombstone)" if record.value is None else printable(record.value),
-        }
-        widest = max(map(len, lines))
-        write("".join(f"{printable(name).ljust(widest)}  {printable(text)}\n" for name, text in lines.items()))
+        lines = [
+            *((name, printable(str(fields[name]))) for name in ("topic", "partition", "offset", "timestamp")),
+            ("key", "-" if record.key is None else printable(record.key)),
+            *((f"header {printable(name)}", printable(data)) for name, data in record.headers.multi_items()),
+            ("value", "(tombstone)" if record.value is None else printable(record.value)),
+        ]
+        widest = max(display_width(name) for name, _ in lines)
+        write("".join(f"{name}{' ' * (widest - display_width(name))}  {text}\n" for name, text in lines))

@@ -6,19 +6,21 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from shlex import join
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from . import intake
-from .arguments import complete_topics, parse_durable
+from .arguments import one_of, parse_durable
+from .candidates import complete_files, complete_topics
 from .commands import command as make_command
 from .confirmation import counted
-from .failure import FAILED, Interrupted
-from .invocation import Invocation
+from .failure import FAILED, Interrupted, answering
+from .invocation import Invocation, tell
 from .output import Progress, printable, to_json, write
-from .writing import Written
+from .resume import go_on
+from .rows import read_rows
+from .writing import Written, value_bytes_max
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,15 +33,15 @@ _FORMS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
 @make_command("import")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
 @click.option("--topic", "name", shell_complete=complete_topics, required=True, metavar="T", help="Topic to append to.")
-@click.option("--jsonl", "form", flag_value="jsonl", help="A line is a JSON value, stored as it stands.")
-@click.option("--csv", "form", flag_value="csv", help="A row is stored as a JSON object; the first line has the names.")
+@click.option("--jsonl", is_flag=True, help="A line is a JSON value, stored as it stands.")
+@click.option("--csv", is_flag=True, help="A row is stored as a JSON object; the first line has the names.")
 @click.option("--key-field", metavar="NAME", help="Take the key from this field or column.")
 @click.option(
     "--from-line", type=click.IntRange(1), default=1, metavar="N", help="Begin at this line of the first file."
 )
-@click.option("--partition", type=int, metavar="N", help="Partition, whatever the key.")
+@click.option("--partition", type=click.IntRange(0), metavar="N", help="Partition, whatever the key.")
 @click.option(
     "--durable", metavar="yes|no|TIME", help="On disk before the next batch (yes), within a time (50ms), or no."
 )
@@ -51,21 +53,22 @@ def command(invocation: Invocation, /, files: tuple[str, ...], name: str, **opti
     that are not records are named, counted and passed over; the exit code is then 1. - is stdin. Without --jsonl or
     --csv the ending of a file's name decides.
     """
-    forms = [_form(file, options["form"]) for file in files]
+    form = one_of(options, ("jsonl", "csv"))
+    forms = [_form(file, form) for file in files]
     invocation.format()
-    importing = Importing(invocation, name, options)
+    importing = Importing(invocation, name, files, options)
     progress = Progress(invocation, "importing")
     sizes = [os.path.getsize(file) if file != "-" else 0 for file in files]
     with invocation.open("create") as log:
         topic = log.topic(name)
+        importing.value_bytes_max = value_bytes_max(topic, options["partition"])
         try:
-            for index, (file, form) in enumerate(zip(files, forms, strict=True)):
-                first_line = options["from_line"] if index == 0 else 1
-                importing.run(topic, file, form, first_line, progress, (sum(sizes[:index]), sum(sizes)))
+            for index, form in enumerate(forms):
+                importing.run(topic, index, form, progress, (sum(sizes[:index]), sum(sizes)))
         except KeyboardInterrupt:
-            raise Interrupted(importing.resume(files)) from None
+            raise Interrupted(importing.resume()) from None
         except Exception as error:
-            error.add_note(importing.resume(files))
+            error.add_note(importing.resume())
             raise
         finally:
             progress.clear()
@@ -77,46 +80,59 @@ def command(invocation: Invocation, /, files: tuple[str, ...], name: str, **opti
 class Importing:
     """One call: what was written, what was bad, and how far it came."""
 
-    def __init__(self, invocation: Invocation, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, invocation: Invocation, name: str, files: tuple[str, ...], options: dict[str, Any]) -> None:
         self.invocation = invocation
         self.written = Written(name)
+        self.files = files
         self.options = options
         self.durable = None if options["durable"] is None else parse_durable(options["durable"])
+        self.value_bytes_max = intake.ENTRY_BYTES_MAX
         self.bad = 0
+        self.named = 0
         self.bad_named: list[dict[str, Any]] = []
-        self.file = ""
-        self.line = 0
+        # The file that is being read, and the last line of it that was dealt with.
+        self.index = 0
+        self.line: int = options["from_line"] - 1
 
-    def run(
-        self, topic: Topic, file: str, form: str, first_line: int, progress: Progress, share: tuple[int, int]
-    ) -> None:
+    def run(self, topic: Topic, index: int, form: str, progress: Progress, share: tuple[int, int]) -> None:
         """Append one file; `share` is the bytes of the files before it, and of all."""
         before, total = share
-        self.file, self.line = file, first_line - 1
+        file = self.files[index]
+        first_line = self.options["from_line"] if index == 0 else 1
+        self.index, self.line = index, first_line - 1
+        seen = 0
         with _opened(file) as stream:
             for batch in self._batches(stream, form, first_line):
                 self.written.extend(topic, batch.entries, self.options["partition"], self.durable)
-                self.line = batch.line
+                seen = batch.line
+                self.line = max(self.line, seen)
                 if batch.bad:
                     progress.clear()
                     self._name(batch.bad)
                 if file != "-":
                     progress.update(before + os.lseek(stream.fileno(), 0, os.SEEK_CUR), total)
+        if 1 < first_line > seen:
+            progress.clear()
+            has = counted(seen, "line")
+            self.invocation.note(f"{printable(file)} has {has}, so nothing of it stands from line {first_line:,} on.")
 
     def _batches(self, stream: IO[bytes], form: str, first_line: int) -> Iterator[intake.Batch]:
-        key_field = self.options["key_field"]
+        key_field, maximum = self.options["key_field"], self.value_bytes_max
         if form == "csv":
-            return intake.read_rows(stream, key_field, first_line, lenient=True)
-        return intake.read_lines(stream, intake.json_parser(key_field), first_line, lenient=True)
+            return read_rows(stream, key_field, first_line, lenient=True, value_bytes_max=maximum)
+        parse = intake.json_parser(key_field)
+        return intake.read_lines(stream, parse, first_line, lenient=True, text=True, value_bytes_max=maximum)
 
     def _name(self, bad: list[intake.BadLine]) -> None:
-        for line, reason in bad:
-            self.bad += 1
-            if self.bad <= _BAD_NAMED_MAX:
-                self.bad_named.append({"file": self.file, "line": line, "reason": reason})
-                click.echo(f"{printable(self.file)}:{line}: {printable(reason)}", err=True)
-            elif self.bad == _BAD_NAMED_MAX + 1:
-                click.echo("More bad lines are counted, not named.", err=True)
+        file = self.files[self.index]
+        for line, reason, lines in bad:
+            self.bad += lines
+            self.named += 1
+            if self.named <= _BAD_NAMED_MAX:
+                self.bad_named.append({"file": file, "line": line, "reason": reason})
+                tell(f"{printable(file)}:{line}: {printable(reason)}")
+            elif self.named == _BAD_NAMED_MAX + 1:
+                tell("More bad lines are counted, not named.")
 
     def print(self) -> None:
         """What was written on stdout; the count of bad lines on stderr, or within the JSON."""
@@ -131,21 +147,23 @@ class Importing:
                 "bad": self.bad,
                 "bad_lines": self.bad_named,
             }
-            write(to_json(fields, indent) + "\n")
+            with answering(self.written.deed()):
+                write(to_json(fields, indent) + "\n")
             return
         self.written.print(self.invocation)
         if self.bad:
             imported = counted(self.written.records, "record")
-            click.echo(f"Imported {imported}; passed over {counted(self.bad, 'bad line')}.", err=True)
+            tell(f"Imported {imported}; passed over {counted(self.bad, 'bad line')}.")
 
-    def resume(self, files: tuple[str, ...]) -> str:
+    def resume(self) -> str:
         """What is in the topic, and how to go on behind it."""
-        if not self.file:
-            return self.written.so_far()
-        words = ["tailrace", "import", *files[files.index(self.file) :], "--topic", self.written.topic]
-        words += [f"--{self.options['form']}"] if self.options["form"] else []
-        words += ["--key-field", self.options["key_field"]] if self.options["key_field"] is not None else []
-        return f"{self.written.so_far()} Go on with: {join([*words, '--from-line', str(self.line + 1)])}"
+        options = ["--topic", self.written.topic]
+        options += [f"--{form}" for form in ("jsonl", "csv") if self.options[form]]
+        for option in ("key_field", "partition", "durable"):
+            if self.options[option] is not None:
+                options += [f"--{option.replace('_', '-')}", str(self.options[option])]
+        options += ["--from-line", str(self.line + 1)]
+        return f"{self.written.so_far()}\n{go_on(self.invocation, 'import', self.files[self.index :], options)}"
 
 
 def _form(file: str, given: str | None) -> str:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .candidates import complete_namespaces, near
 from .commands import Group
 from .commands import group as make_group
 from .confirmation import confirm, counted
-from .failure import CommandError
+from .failure import CommandError, answering
 from .invocation import Invocation
 from .output import printable, write_rows
 
@@ -30,35 +31,40 @@ def command(context: click.Context) -> None:
 @click.pass_obj
 def list_namespaces(invocation: Invocation) -> None:
     """List the namespaces of a log."""
-    with invocation.open("read", whole=True) as log:
-        rows = [_row(log, name) for name in log.namespaces()]
-    write_rows(invocation, _FIELDS, rows)
+    with invocation.open("read", space="") as log:
+        rows = [_row(invocation, log, name) for name in log.namespaces()]
+    if rows or invocation.format() != "table":
+        write_rows(invocation, _FIELDS, rows, ("partitions", "bytes", "topics"))
+    if not rows:
+        invocation.note("There are no namespaces.")
 
 
 @command.command("drop")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_namespaces)
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @click.pass_obj
 def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Delete a namespace with all its topics and records, for ever."""
-    with invocation.open("read" if dry_run else "change", whole=True) as log:
+    with invocation.open("read" if dry_run else "change", space="") as log:
         if name not in log.namespaces():
             raise CommandError(
                 "not-found",
-                f"There is no namespace {name!r}.",
+                f"There is no namespace {name!r}{near(name, log.namespaces())}",
                 "Nothing was changed; list them with: tailrace namespace ls",
             )
-        row = _row(log, name)
+        row = _row(invocation, log, name)
         if not dry_run:
             content = f"{counted(row['topics'], 'topic')} and {counted(row['records'], 'record')}"
             confirm(invocation, f"drop the namespace {printable(name)} with {content} for ever")
             log.drop_namespace(name)
-    write_rows(invocation, _FIELDS, [row])
-    invocation.note(f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}.")
+    deed = f"{'Would drop' if dry_run else 'Dropped'} the namespace {printable(name)}"
+    with answering(deed):
+        write_rows(invocation, _FIELDS, [row])
+    invocation.note(f"{deed}.")
 
 
-def _row(log: Log, name: str) -> dict[str, Any]:
-    with log.namespace(name) as inner:
+def _row(invocation: Invocation, log: Log, name: str) -> dict[str, Any]:
+    with invocation.inner(log, name) as inner:
         infos = inner.topics()
     return {
         "name": name,

@@ -13,6 +13,7 @@ from .invocation import Invocation
 _CODES = (
     *range(0x20),
     *range(0x7F, 0xA0),
+    0x061C,
     0x200E,
     0x200F,
     0x2028,
@@ -22,6 +23,7 @@ _CODES = (
 )
 _SHORT = {9: "\\t", 10: "\\n", 13: "\\r"}
 _ESCAPES = {code: _SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}") for code in _CODES}
+_SEPARATORS = str.maketrans(_SHORT)
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code >= 0x7F}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PROGRESS_SECONDS = 0.1
@@ -37,6 +39,11 @@ def printable(data: bytes | str | None) -> str:
     if text.isprintable() and text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8").translate(_ESCAPES)
+
+
+def shown(text: str) -> str:
+    """A text as stdout may have it: safe on a terminal; in a pipe as it is, so that a name can be used again."""
+    return printable(text) if sys.stdout.isatty() else text
 
 
 def display_width(text: str) -> int:
@@ -84,8 +91,6 @@ def human_cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)) and "bytes" in name:
         return human_size(value) + ("/s" if name.endswith("per_second") else "")
-    if isinstance(value, (int, float)) and ("latency.p" in name or name.endswith("latency.max")):
-        return f"{value / 1000:,.3g} ms"
     if isinstance(value, float):
         return f"{value:,.1f}"
     if isinstance(value, int) and name not in _NUMBERS:
@@ -93,19 +98,24 @@ def human_cell(name: str, value: Any) -> str:
     if name in ("oldest", "newest"):
         return f"{str(value)[:19].replace('T', ' ')}Z"
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={plain_cell(each)}" for key, each in value.items())
+        return printable(" ".join(f"{key}={exact_cell(each)}" for key, each in value.items()))
     return printable(str(value))
 
 
-def plain_cell(value: Any) -> str:
-    """A value for programs: exact, on one line and without tabs."""
+def exact_cell(value: Any) -> str:
+    """A value for programs: exact, and only on a terminal without controls."""
     if value is None:
         return ""
     if isinstance(value, (Mapping, list)):
         return to_json(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    return printable(str(value))
+    return shown(str(value))
+
+
+def plain_cell(value: Any) -> str:
+    """A value for programs, on one line and without tabs."""
+    return exact_cell(value).translate(_SEPARATORS)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -126,19 +136,26 @@ def write(text: str) -> None:
     sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
 
 
-def write_rows(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """A listing: every row has the same fields in every format."""
+def write_rows(
+    invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], spare: Sequence[str] = ()
+) -> None:
+    """A listing: every row has the same fields in every format; a narrow terminal goes without the spare ones."""
     layout = invocation.format()
     if layout == "json":
         write(to_json([dict(row) for row in rows], 2) + "\n")
     elif layout == "jsonl":
         write("".join(to_json(row) + "\n" for row in rows))
     elif layout == "csv":
-        write(csv_text([columns, *([plain_cell(row[name]) for name in columns] for row in rows)]))
+        write(csv_text([columns, *([exact_cell(row[name]) for name in columns] for row in rows)]))
     elif layout == "plain":
         write("".join("\t".join(plain_cell(row[name]) for name in columns) + "\n" for row in rows))
     else:
-        write(table(invocation, columns, rows))
+        kept = fitting(columns, rows, spare)
+        write(table(invocation, kept, rows))
+        if len(kept) < len(columns):
+            sys.stdout.flush()
+            missing = ", ".join(name for name in columns if name not in kept)
+            invocation.note(f"Not shown, for want of room: {missing}; -o json has everything.")
 
 
 def write_object(invocation: Invocation, fields: Mapping[str, Any]) -> None:
@@ -149,7 +166,7 @@ def write_object(invocation: Invocation, fields: Mapping[str, Any]) -> None:
         return
     flat = flatten(fields)
     if layout == "csv":
-        write(csv_text([("field", "value"), *((name, plain_cell(value)) for name, value in flat.items())]))
+        write(csv_text([("field", "value"), *((name, exact_cell(value)) for name, value in flat.items())]))
     elif layout == "plain":
         write("".join(f"{name}\t{plain_cell(value)}\n" for name, value in flat.items()))
     else:
@@ -178,7 +195,7 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 def table(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows in aligned columns under their names; numbers stand to the right, and a terminal's edge cuts a line."""
     cells = [[human_cell(name, row[name]) for name in columns] for row in rows]
-    widths = [max([len(name), *(display_width(line[at]) for line in cells)]) for at, name in enumerate(columns)]
+    widths = _widths(columns, rows)
     right = [any(isinstance(row[name], (int, float)) for row in rows) for name in columns]
     edge = terminal_columns()
 
@@ -193,6 +210,21 @@ def table(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping
     if invocation.color:
         heading = f"\x1b[1m{heading}\x1b[0m"
     return "".join(each + "\n" for each in (heading, *map(line, cells)))
+
+
+def fitting(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], spare: Sequence[str]) -> list[str]:
+    """The columns that fit a terminal, left out whole and in the order of `spare` before any line need be cut."""
+    kept = list(columns)
+    edge = terminal_columns()
+    for name in spare:
+        if edge is None or sum(width + 2 for width in _widths(kept, rows)) - 2 <= edge:
+            break
+        kept.remove(name)
+    return kept
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [max([len(name), *(display_width(human_cell(name, row[name])) for row in rows)]) for name in columns]
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:

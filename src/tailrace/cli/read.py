@@ -6,21 +6,22 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .arguments import complete_topics, parse_duration, parse_last, parse_partitions, parse_place
+from .arguments import check_places, parse_duration, parse_last, parse_partitions, parse_place
+from .candidates import complete_topics
 from .commands import command as make_command
-from .failure import CommandError, Interrupted
+from .failure import CommandError, Interrupted, wrong_arguments
 from .interrupt import Hold
 from .invocation import Invocation
 from .output import write
 from .rendering import ArrowRenderer, PlainRenderer, Renderer, make_renderer, render_values
+from .resume import go_on
 
 if TYPE_CHECKING:
-    from tailrace import Record, Scan, Topic
+    from tailrace import Log, Record, Scan, Topic
 
 # Small enough for the first record to come at once, large enough for a batch to cost little.
 _BATCH_RECORDS_MAX = 8_192
@@ -91,22 +92,93 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
 def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
     """Read as the options say; `tail` comes here as well."""
     chosen = _filter(options)
+    places = _places(options)
+    _refuse_contradictions(invocation, options, chosen)
     arrow = invocation.format(arrow=True) == "arrow"
-    if arrow and (chosen.active or options["form"] is not None):
-        raise click.UsageError("-o arrow writes whole batches: leave out -k, --grep and -F.")
     renderer = None if arrow or options["count"] else make_renderer(invocation, options["form"])
     with invocation.open("read") as log:
         topic = log.topic(name)
-        scan = _scan(topic, options, chosen)
-        if options["count"]:
-            printed = _count(scan, chosen, options["limit"])
-            write(f"{printed}\n")
-        else:
-            # A follower waits for its topic, whose schema is then read from none of its records.
-            renderer = renderer or ArrowRenderer(topic.read(follow=options["follow"], limit=0))
-            printed = _print(topic, scan, renderer, chosen, options)
+        check = _Check(topic, places)
+        if not options["follow"] or _is_there(invocation, log, topic):
+            check()
+        scan = _scan(topic, options, places, chosen)
+        try:
+            if options["count"]:
+                printed = _count(scan, chosen, options["limit"])
+                write(f"{printed}\n")
+            else:
+                # A follower waits for its topic, whose schema is then read from none of its records.
+                renderer = renderer or ArrowRenderer(topic.read(follow=options["follow"], limit=0))
+                printed = _print(invocation, topic, scan, renderer, chosen, options)
+        except ValueError:
+            # Of a topic that was waited for, or grew meanwhile, it may be the arguments after all.
+            check()
+            raise
     if options["fail_empty"] and not printed:
         raise CommandError("nothing-matched", "Nothing matched.", "The topic was read to its end without a match.")
+
+
+class Places(NamedTuple):
+    """Where to read, as the library takes it."""
+
+    start: Any
+    stop: Any
+    last: int | str | None
+    partitions: list[int] | None
+    timeout: float | None
+
+
+class _Check(NamedTuple):
+    """Whether a topic has the places that were named."""
+
+    topic: Topic
+    places: Places
+
+    def __call__(self) -> None:
+        named = {"START": self.places.start, "--stop": self.places.stop}
+        check_places(self.topic, named, self.places.partitions)
+
+
+def _places(options: dict[str, Any]) -> Places:
+    given = {name: options[name] for name in ("stop", "last", "partitions", "timeout")}
+    return Places(
+        parse_place(options["start"]),
+        None if given["stop"] is None else parse_place(given["stop"], "--stop"),
+        None if given["last"] is None else parse_last(given["last"]),
+        None if given["partitions"] is None else parse_partitions(given["partitions"]),
+        None if given["timeout"] is None else parse_duration(given["timeout"], "--timeout"),
+    )
+
+
+def _refuse_contradictions(invocation: Invocation, options: dict[str, Any], chosen: Filter) -> None:
+    """Refuse options of which one would be left out of account."""
+    arrow = invocation.output == "arrow"
+    if arrow and (chosen.active or options["form"] is not None):
+        raise click.UsageError("-o arrow writes whole batches: leave out -k, --grep and -F.")
+    if options["count"] and (arrow or options["form"] is not None):
+        raise click.UsageError("--count prints a number: leave out -F and -o arrow.")
+    bounds = [options[name] for name in ("limit", "timeout", "stop")]
+    if options["count"] and options["follow"] and all(bound is None for bound in bounds):
+        raise click.UsageError("--count of a follower never ends: add --limit, --timeout or --stop, or leave out -f.")
+    if options["timeout"] is not None and not options["follow"]:
+        raise click.UsageError("--timeout goes with -f.")
+    if options["last"] is not None and options["start"] != "earliest":
+        raise click.UsageError("Give START or -n, not both.")
+    if options["reverse"] and options["follow"]:
+        raise click.UsageError("--reverse and -f exclude each other: there is no newest record to begin at.")
+
+
+def _is_there(invocation: Invocation, log: Log, topic: Topic) -> bool:
+    """Whether a topic that is followed is there; if not, say that it is waited for."""
+    from tailrace.errors import TopicNotFoundError
+
+    try:
+        topic.offsets()
+    except TopicNotFoundError as error:
+        question = f", did you mean {error.suggestion!r}?" if error.suggestion else "; Ctrl-C ends."
+        invocation.note(f"Waiting for topic {topic.name!r}{question}")
+        return False
+    return True
 
 
 def _filter(options: dict[str, Any]) -> Filter:
@@ -119,25 +191,20 @@ def _filter(options: dict[str, Any]) -> Filter:
     return Filter(None if options["key"] is None else os.fsencode(options["key"]), pattern)
 
 
-def _scan(topic: Topic, options: dict[str, Any], chosen: Filter) -> Scan:
-    if options["timeout"] is not None and not options["follow"]:
-        raise click.UsageError("--timeout goes with -f.")
-    if options["last"] is not None and options["start"] != "earliest":
-        raise click.UsageError("Give START or -n, not both.")
-    if options["reverse"] and options["follow"]:
-        raise click.UsageError("--reverse and -f exclude each other: there is no newest record to begin at.")
-    return topic.read(
-        parse_place(options["start"]),
-        None if options["stop"] is None else parse_place(options["stop"]),
-        last=None if options["last"] is None else parse_last(options["last"]),
-        # A filter is applied here, so that the limit must be, too.
-        limit=None if chosen.active else options["limit"],
-        partition=None if options["partitions"] is None else parse_partitions(options["partitions"]),
-        follow=options["follow"],
-        timeout=None if options["timeout"] is None else parse_duration(options["timeout"]),
-        order=options["order"],
-        reverse=options["reverse"],
-    )
+def _scan(topic: Topic, options: dict[str, Any], places: Places, chosen: Filter) -> Scan:
+    with wrong_arguments():
+        return topic.read(
+            places.start,
+            places.stop,
+            last=places.last,
+            # A filter is applied here, so that the limit must be, too.
+            limit=None if chosen.active else options["limit"],
+            partition=places.partitions,
+            follow=options["follow"],
+            timeout=places.timeout,
+            order=options["order"],
+            reverse=options["reverse"],
+        )
 
 
 def _count(scan: Scan, chosen: Filter, limit: int | None) -> int:
@@ -151,7 +218,9 @@ def _count(scan: Scan, chosen: Filter, limit: int | None) -> int:
     return count
 
 
-def _print(topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options: dict[str, Any]) -> int:
+def _print(
+    invocation: Invocation, topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options: dict[str, Any]
+) -> int:
     output = sys.stdout.buffer
     limit = options["limit"] if chosen.active else None
     values_only = isinstance(renderer, PlainRenderer) and not chosen.active
@@ -174,7 +243,7 @@ def _print(topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options
                 break
     except KeyboardInterrupt:
         output.write(renderer.end())
-        raise Interrupted(_resume(topic, positions, options)) from None
+        raise Interrupted(_resume(invocation, topic, positions, printed, options)) from None
     except Exception as error:
         if not isinstance(error, BrokenPipeError):
             output.write(renderer.end())
@@ -183,16 +252,43 @@ def _print(topic: Topic, scan: Scan, renderer: Renderer, chosen: Filter, options
     return printed
 
 
-def _resume(topic: Topic, positions: dict[tuple[str, int], int] | None, options: dict[str, Any]) -> str:
-    if options["reverse"]:
-        return "A reading in reverse does not resume; read again with --stop."
-    rest = f" -p {options['partitions']}" if options["partitions"] else ""
-    rest += " -f" if options["follow"] else ""
+def _resume(
+    invocation: Invocation,
+    topic: Topic,
+    positions: dict[tuple[str, int], int] | None,
+    printed: int,
+    options: dict[str, Any],
+) -> str:
+    """What was printed and the command that prints the rest."""
+    name = invocation.command.rpartition(" ")[2]
+    given = [("-p", options["partitions"]), ("-k", options["key"]), ("--grep", options["grep"])]
     if not positions:
-        return f"Nothing was printed; go on with: tailrace read {quote(topic.name)} {options['start']}{rest}"
+        # The very same again: where a tail would have begun is where the next one begins.
+        start = [options["start"]] if name == "read" and options["start"] != "earliest" else []
+        given += [("--stop", options["stop"]), ("-n", options["last"]), ("--limit", options["limit"])]
+        following = options["follow"] and name == "read"
+    else:
+        if options["reverse"] and options["last"] is not None:
+            return "A reading of the newest in reverse does not resume; read again with a smaller -n."
+        name = "read"
+        place = _place(topic, positions)
+        start = [options["start"] if options["reverse"] else place]
+        left = None if options["limit"] is None else options["limit"] - printed
+        if left == 0:
+            return "Everything was printed."
+        given += [("--stop", place if options["reverse"] else options["stop"]), ("--limit", left)]
+        following = options["follow"]
+    given += [("--timeout", options["timeout"]), ("-F", options["form"])]
+    given += [("--order", options["order"])] if options["order"] != "time" else []
+    words = [str(word) for option in given if option[1] is not None for word in option]
+    flags = [("-f", following), ("--reverse", options["reverse"]), ("--fail-empty", options["fail_empty"])]
+    words += [flag for flag, active in flags if active]
+    line = go_on(invocation, name, [topic.name, *start], words)
+    return line if positions else f"Nothing was printed.\n{line}"
+
+
+def _place(topic: Topic, positions: dict[tuple[str, int], int]) -> str:
     offsets = {partition: offset for (_, partition), offset in sorted(positions.items())}
     if list(offsets) == [0] and topic.partitions == 1:
-        place = str(offsets[0])
-    else:
-        place = ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())
-    return f"Go on with: tailrace read {quote(topic.name)} {place}{rest}"
+        return str(offsets[0])
+    return ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())

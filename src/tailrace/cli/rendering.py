@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from .invocation import Invocation
-from .output import clip, csv_text, json_encoder, printable, terminal_columns, to_json
+from .output import clip, csv_text, exact_cell, json_encoder, printable, terminal_columns, to_json
 
 if TYPE_CHECKING:
     from tailrace import Batch, Record, Scan
@@ -58,7 +58,12 @@ class LineRenderer(Renderer):
         return "".join(map(self._line, records)).encode()
 
     def _line(self, record: Record) -> str:
-        moment = record.timestamp.astimezone()
+        moment = record.timestamp
+        try:
+            moment = moment.astimezone()
+        except OverflowError:
+            # Within hours of the year 10000 the local time has no date, and stays UTC.
+            pass
         when = moment.strftime("%H:%M:%S.%f")[:-3]
         if moment.date() != self._today:
             when = f"{moment.date().isoformat()} {when}"
@@ -112,8 +117,8 @@ class CsvRenderer(Renderer):
         rows = []
         for record in records:
             fields = record_object(record)
-            fields["headers"] = _headers_json(fields)
-            rows.append([fields.get(name) for name in CSV_COLUMNS])
+            fields["headers"] = _headers_json(fields) or None
+            rows.append([exact_cell(fields.get(name)) for name in CSV_COLUMNS])
         return csv_text(rows).encode()
 
 
@@ -169,6 +174,8 @@ def render_values(values: list[bytes | None]) -> bytes:
 def make_renderer(invocation: Invocation, format: str | None) -> Renderer:
     """The renderer that the options ask for."""
     if format is not None:
+        if not format:
+            raise click.UsageError("-F is empty, so nothing would be printed: write '%v\\n'.")
         if invocation.output not in ("auto", "table"):
             raise click.UsageError(f"-F and -o {invocation.output} are two formats: give one of them.")
         return FormatRenderer(format)
@@ -211,7 +218,7 @@ def _iso_second(seconds: int) -> str:
     # Records that stand together share their second, and formatting it costs most of a line.
     from datetime import UTC, datetime, timedelta
 
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")[:19]
 
 
 def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:

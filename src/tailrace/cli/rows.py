@@ -24,6 +24,8 @@ from .intake import (
 
 # A row over several lines is no longer, so that a stray quote does not gather the rest of the file.
 ROW_BYTES_MAX = 16 << 20
+# What the reader says where the input ends within quotes.
+_UNENDED = "unexpected end of data"
 
 
 def read_rows(
@@ -86,7 +88,7 @@ class _Lines:
 
     def __next__(self) -> str:
         if self._gathered > ROW_BYTES_MAX:
-            raise _RowTooLongError
+            raise _RowTooLongError("it is too long")
         text = next(self._texts)
         if self._first:
             text, self._first = text.removeprefix(BYTE_ORDER_MARK), False
@@ -95,10 +97,16 @@ class _Lines:
 
 
 def _bad_row(first: int, last: int, error: Exception) -> BadLine:
-    """A row over several lines that is no CSV began with a quote that was not meant as one."""
-    if last <= first or not isinstance(error, (csv.Error, _RowTooLongError)):
-        return BadLine(first, reason_of(error), max(last - first, 0) + 1)
-    reason = f"a quote opened in line {first} is not closed: lines {first} to {last} were not imported"
+    """What is wrong with a row, and how many lines it took with it."""
+    last = max(first, last)
+    broken = isinstance(error, csv.Error) and (last > first or _UNENDED in str(error))
+    if broken or isinstance(error, _RowTooLongError):
+        # A row over several lines that is no CSV began with a quote that was not meant as one.
+        reason = f"a quote opened in line {first} is not closed"
+    else:
+        reason = reason_of(error)
+    if last > first:
+        reason += f": lines {first} to {last} were not imported"
     return BadLine(first, reason, last - first + 1)
 
 
@@ -106,7 +114,7 @@ def _names(rows: Iterator[list[str]], key_field: str | None) -> list[str]:
     try:
         names = next(rows, [])
     except (csv.Error, ValueError) as error:
-        raise _wrong_names(f"The first line of the CSV has no names: {reason_of(error) or 'it is too long'}.") from None
+        raise _wrong_names(f"The first line of the CSV has no names: {reason_of(error)}.") from None
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise _wrong_names(f"The CSV names the column {repeated[0]!r} twice.")

@@ -3,45 +3,65 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from time import sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .commands import command as make_command
 from .failure import Interrupted
 from .invocation import Invocation
-from .output import csv_text, flatten, plain_cell, to_json, write, write_object
+from .output import csv_text, exact_cell, flatten, human_cell, human_size, plain_cell, to_json, write, write_object
+
+if TYPE_CHECKING:
+    from tailrace import Log
+
+_EVERY_SECONDS = 1.0
+_LATENCIES = ("samples", "p50", "p90", "p99", "max")
 
 
 @make_command("stats")
 @click.option("--watch", is_flag=True, help="Show them again and again, until Ctrl-C.")
-@click.option(
-    "--every", type=click.FloatRange(0.05), default=1.0, show_default=True, metavar="S", help="Seconds between."
-)
+@click.option("--every", type=float, metavar="S", help="With --watch: seconds between.  [default: 1]")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="With --watch: end after so many times.")
 @click.pass_obj
-def command(invocation: Invocation, watch: bool, every: float, limit: int | None) -> None:
+def command(invocation: Invocation, watch: bool, every: float | None, limit: int | None) -> None:
     """Show the log in numbers.
 
-    Counts, bytes, rates, syncs and latencies (in microseconds) over all processes.
+    Counts, bytes, rates, syncs and latencies (in microseconds) over all processes. Namespaces are counted, and what is
+    in them is not: add -N NAME for one of them.
     """
-    if limit is not None and not watch:
-        raise click.UsageError("--limit goes with --watch.")
+    for name, value in (("--limit", limit), ("--every", every)):
+        if value is not None and not watch:
+            raise click.UsageError(f"{name} goes with --watch.")
+    if every is not None and not 0.05 <= every <= 86_400:
+        raise click.UsageError(f"--every {every} is out of range: write seconds from 0.05 to 86400.")
     with invocation.open("read") as log:
         if not watch:
-            write_object(invocation, log.stats().to_json())
+            _show_once(invocation, _fields(log))
             return
         try:
             shown = 0
             while True:
-                _show(invocation, log.stats().to_json(), first=shown == 0)
+                _show(invocation, _fields(log), first=shown == 0)
                 shown += 1
                 if shown == limit:
                     return
-                sleep(every)
+                sleep(every or _EVERY_SECONDS)
         except KeyboardInterrupt:
             raise Interrupted("") from None
+
+
+def _fields(log: Log) -> dict[str, Any]:
+    return {**log.stats().to_json(), "namespaces": len(log.namespaces())}
+
+
+def _show_once(invocation: Invocation, fields: dict[str, Any]) -> None:
+    if invocation.format() == "table":
+        write("".join(line + "\n" for line in _picture(invocation, fields)))
+    else:
+        write_object(invocation, fields)
 
 
 def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> None:
@@ -50,14 +70,65 @@ def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> Non
     if layout == "table":
         if sys.stdout.isatty():
             write("\x1b[H\x1b[2J")
-        write_object(invocation, fields)
+        _show_once(invocation, fields)
     elif layout in ("json", "jsonl"):
         write(to_json(fields) + "\n")
     else:
         flat = flatten(fields)
-        if layout == "csv" and first:
-            write(csv_text([flat]))
-        cells = [plain_cell(value) for value in flat.values()]
-        write(csv_text([cells]) if layout == "csv" else "\t".join(cells) + "\n")
+        if layout == "csv":
+            rows = [[exact_cell(value) for value in flat.values()]]
+            write(csv_text([list(flat), *rows] if first else rows))
+        else:
+            heading = "\t".join(flat) + "\n" if first else ""
+            write(heading + "\t".join(map(plain_cell, flat.values())) + "\n")
     sys.stdout.flush()
     sys.stdout.buffer.flush()
+
+
+def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers for people, in groups."""
+
+    def cell(name: str) -> str:
+        return human_cell(name, fields[name])
+
+    def heading(text: str) -> str:
+        return f"\x1b[1m{text}\x1b[0m" if invocation.color else text
+
+    def row(name: str, text: str) -> str:
+        return f"  {name:<12}{text}"
+
+    yield heading("log")
+    yield row("path", cell("path"))
+    yield row("id", cell("id"))
+    for name in ("topics", "partitions", "records"):
+        yield row(name, cell(name))
+    yield row("size", cell("bytes"))
+    yield row("oldest", cell("oldest"))
+    yield row("newest", cell("newest"))
+    if fields["namespaces"]:
+        yield row("namespaces", f"{cell('namespaces')}, not included")
+    yield row("free", cell("free_bytes"))
+    yield heading("writing")
+    yield row("processes", cell("processes"))
+    yield row("appended", f"{cell('appended_records')} records, {cell('appended_bytes')}")
+    yield row("rate", f"{cell('records_per_second')} records/s, {cell('bytes_per_second')}")
+    yield row("syncs", cell("fsyncs"))
+    yield heading(f"{'latency':<14}" + "".join(f"{name:>12}" for name in _LATENCIES))
+    for title, name in (("append", "append_latency"), ("sync", "fsync_latency")):
+        samples, *times = (fields[name][each] for each in _LATENCIES)
+        # Nothing was measured where there are no samples, and nought would be a boast.
+        texts = [human_time(each) if samples else "-" for each in times]
+        yield row(title, f"{samples:>12,}" + "".join(f"{text:>12}" for text in texts))
+    yield heading("journal")
+    journal = fields["journal"]
+    yield row("files", f"{journal['files']:,}")
+    yield row("size", human_size(journal["bytes"]))
+    yield row("used", human_size(journal["used_bytes"]))
+
+
+def human_time(microseconds: float) -> str:
+    """A short time in three digits and a unit."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= size:
+            return f"{microseconds / size:.3g} {unit}"
+    return f"{microseconds:.0f} us"

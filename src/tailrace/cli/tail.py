@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .arguments import complete_topics
+from .candidates import complete_topics
 from .commands import command as make_command
 from .invocation import Invocation
 from .read import record_options, run

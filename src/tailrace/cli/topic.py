@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import complete_topics, parse_place, parse_settings
+from .arguments import check_partition, is_pattern, parse_place, parse_settings
+from .candidates import complete_topics
 from .commands import Group
 from .commands import group as make_group
 from .confirmation import confirm, counted
-from .failure import wrong_arguments
+from .failure import answering, wrong_arguments
 from .invocation import Invocation
-from .output import printable, write, write_object, write_rows
+from .output import human_cell, human_size, printable, write, write_object, write_rows
+from .resume import quote
 
 if TYPE_CHECKING:
     from tailrace import Log, Topic
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
 
 LIST_FIELDS = ("name", "partitions", "records", "bytes", "rate", "oldest", "newest", "settings")
 _OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
+# What a narrow terminal goes without, the first first.
+_SPARE_FIELDS = ("oldest", "rate", "settings", "newest", "bytes", "partitions")
+# What a listing for people leaves out of the settings; a test holds it to the library.
+DEFAULTS = {
+    "partitioner": "crc32",
+    "durable": None,
+    "compress": "none",
+    "max_record_bytes": 64 << 20,
+    "segment_bytes": 256 << 20,
+    "segment_age": "1d",
+}
 _TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records")
 
 
@@ -31,13 +44,18 @@ def command(context: click.Context) -> None:
 
 
 @command.command("ls")
-@click.argument("match", default="...")
+@click.argument("match", default="...", shell_complete=complete_topics)
 @click.pass_obj
 def list_topics(invocation: Invocation, match: str) -> None:
     """List topics: * in MATCH is one level, a final ... is the rest."""
     with invocation.open("read") as log:
-        infos = log.topics(match)
-    write_rows(invocation, LIST_FIELDS, [info.to_json() for info in infos])
+        rows = [info.to_json() for info in log.topics(match)]
+    if invocation.format() == "table":
+        rows = [{**row, "settings": _special(row["settings"])} for row in rows]
+    if rows or invocation.format() != "table":
+        write_rows(invocation, LIST_FIELDS, rows, _SPARE_FIELDS)
+    if not rows:
+        invocation.note("There are no topics." if match == "..." else f"No topic matches {match!r}.")
 
 
 @command.command("create")
@@ -56,11 +74,12 @@ def create(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
             raise TopicExistsError(
                 f"There is a topic {name!r} already.",
                 topic=name,
-                hint=f"It was not changed; see it with: tailrace topic show {name}",
+                hint=f"It was not changed; see it with: tailrace topic show {quote(name)}",
             )
         with wrong_arguments():
             log.topic(name, **(settings or {"partitions": 1}))
-        _print_topic(invocation, log, name)
+        with answering(f"Created {printable(name)}"):
+            _print_topic(invocation, log, name)
 
 
 @command.command("show")
@@ -88,7 +107,8 @@ def alter(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
         for each in settings:
             change = f"{before.get(each)} -> {after.get(each)}" if before.get(each) != after.get(each) else "unchanged"
             invocation.note(f"{each}: {printable(change)}")
-        _print_topic(invocation, log, name)
+        with answering(f"Altered {printable(name)}"):
+            _print_topic(invocation, log, name)
 
 
 @command.command("trim")
@@ -101,16 +121,19 @@ def alter(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
 @click.pass_obj
 def trim(invocation: Invocation, name: str, before: str, partition: int | None, dry_run: bool) -> None:
     """Delete the oldest records of a topic, for ever."""
+    place = parse_place(before, "--before")
     with invocation.open("read" if dry_run else "change") as log:
         topic = log.topic(name)
-        plan = _trim_plan(topic, parse_place(before), partition)
+        plan = _trim_plan(topic, place, partition)
         count = sum(row["records"] for row in plan)
         if not dry_run and count:
             confirm(invocation, f"trim {counted(count, 'record')} of {printable(name)} for ever")
             # The offsets that were shown, so that exactly what was agreed to goes.
             topic.trim({row["partition"]: row["before"] for row in plan if row["records"]})
-    write_rows(invocation, _TRIM_FIELDS, plan)
-    invocation.note(f"{'Would trim' if dry_run else 'Trimmed'} {counted(count, 'record')}.")
+    deed = f"{'Would trim' if dry_run else 'Trimmed'} {counted(count, 'record')}"
+    with answering(f"{deed} of {printable(name)}"):
+        write_rows(invocation, _TRIM_FIELDS, plan)
+    invocation.note(f"{deed}.")
 
 
 @command.command("drop")
@@ -124,13 +147,25 @@ def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
         if not dry_run:
             confirm(invocation, f"drop the topic {printable(name)} with {counted(info.records, 'record')} for ever")
             log.topic(name).drop()
-    write_rows(invocation, ("name", "partitions", "records", "bytes"), [_count_fields(info)])
-    invocation.note(f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}.")
+    deed = f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}"
+    with answering(deed):
+        write_rows(invocation, ("name", "partitions", "records", "bytes"), [_count_fields(info)])
+    invocation.note(f"{deed}.")
 
 
 def _infos(log: Log, name: str) -> list[TopicInfo]:
     # A name that only a pattern can have is refused by the call that follows, with the reason.
-    return [] if "*" in name or "..." in name else log.topics(name)
+    return [] if is_pattern(name) else log.topics(name)
+
+
+def _special(settings: dict[str, Any]) -> str | None:
+    """The settings that are not as they are unless given; the partitions have a column of their own."""
+    special = {name: value for name, value in settings.items() if name in DEFAULTS and value != DEFAULTS[name]}
+    cells = {
+        name: human_size(value).replace(" ", "") if name.endswith("bytes") else human_cell(name, value)
+        for name, value in special.items()
+    }
+    return " ".join(f"{name}={cell}" for name, cell in cells.items()) or None
 
 
 def _info(log: Log, name: str) -> TopicInfo:
@@ -160,16 +195,14 @@ def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
 def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, Any]]:
     """By partition, where it begins, where it would begin, and how many records stand between."""
     bounds = topic.offsets()
-    if only is not None and only not in bounds:
-        raise click.UsageError(f"There is no partition {only}: {topic.name} has {len(bounds)}.")
+    if only is not None:
+        check_partition(topic.name, only, len(bounds))
     if isinstance(before, int) and only is None and len(bounds) > 1:
         raise click.UsageError(
             f"{topic.name} has {len(bounds)} partitions: add -p N, or write --before 0:{before},1:..."
         )
     if isinstance(before, dict):
-        unknown = sorted(set(before) - set(bounds))
-        if unknown:
-            raise click.UsageError(f"There is no partition {unknown[0]}: {topic.name} has {len(bounds)}.")
+        check_partition(topic.name, max(before), len(bounds))
     rows = []
     for partition, (earliest, latest, _) in sorted(bounds.items()):
         if only not in (None, partition):

@@ -5,15 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .intake import Entry, columns
+from .arguments import check_partition
+from .failure import answering
+from .intake import ENTRY_BYTES_MAX, Entry, columns
 from .interrupt import Hold
 from .invocation import Invocation
-from .output import printable, to_json, write, write_rows
+from .output import printable, shown, to_json, write, write_rows
 
 if TYPE_CHECKING:
     from tailrace import Topic
+    from tailrace.types import Settings
 
 _FIELDS = ("topic", "partition", "first", "last", "records")
+
+
+def settings_of(topic: Topic) -> Settings | None:
+    """The settings of a topic, None for one that is not there yet."""
+    from tailrace.errors import TopicNotFoundError
+
+    try:
+        return topic.settings
+    except TopicNotFoundError:
+        return None
+
+
+def value_bytes_max(topic: Topic, partition: int | None) -> int:
+    """How large the values of a topic may be; a partition that it does not have is refused before anything is written.
+
+    One that is not there yet will be made as any topic is: with one partition.
+    """
+    settings = settings_of(topic)
+    if partition is not None:
+        check_partition(topic.name, partition, 1 if settings is None else settings["partitions"])
+    return ENTRY_BYTES_MAX if settings is None else int(settings["max_record_bytes"])
 
 
 class Written:
@@ -55,25 +79,41 @@ class Written:
             for partition, (first, last, count) in sorted(self.partitions.items())
         ]
 
-    def lines(self) -> list[str]:
+    def places(self, name: str) -> list[str]:
+        """Where the records stand, a partition each, under a name that may be shown: orders[0]@17..19."""
+        spans = sorted(self.partitions.items())
+        return [
+            f"{name}[{partition}]@{first}" if first == last else f"{name}[{partition}]@{first}..{last}"
+            for partition, (first, last, _) in spans
+        ]
+
+    def lines(self, name: str) -> list[str]:
         """A line a partition: orders[0]@17..19  (3 records)."""
-        lines = []
-        for partition, (first, last, count) in sorted(self.partitions.items()):
-            span = f"{first}" if first == last else f"{first}..{last}"
-            noun = "record" if count == 1 else "records"
-            lines.append(f"{printable(self.topic)}[{partition}]@{span}  ({count} {noun})")
-        return lines
+        counts = [count for _, (_, _, count) in sorted(self.partitions.items())]
+        return [
+            f"{place}  ({count} {'record' if count == 1 else 'records'})"
+            for place, count in zip(self.places(name), counts, strict=True)
+        ]
 
     def print(self, invocation: Invocation) -> None:
         """The account on stdout, in the format asked for."""
         layout = invocation.format()
-        if layout in ("table", "plain"):
-            write("".join(line + "\n" for line in self.lines()))
-        elif layout == "json":
-            write(to_json(self.rows(), 2) + "\n")
-        else:
-            write_rows(invocation, _FIELDS, self.rows())
+        with answering(self.deed()):
+            if layout in ("table", "plain"):
+                write("".join(line + "\n" for line in self.lines(shown(self.topic))))
+            elif layout == "json":
+                write(to_json(self.rows(), 2) + "\n")
+            else:
+                write_rows(invocation, _FIELDS, self.rows())
+        if not self.partitions:
+            invocation.note("Appended 0 records.")
+
+    def deed(self) -> str:
+        """What was done, as the beginning of a sentence."""
+        return f"Appended {', '.join(self.places(printable(self.topic))) or '0 records'}"
 
     def so_far(self) -> str:
         """What an error or Ctrl-C leaves behind."""
-        return f"Appended before: {', '.join(self.lines())}." if self.partitions else "Nothing was appended."
+        if not self.partitions:
+            return "Nothing was appended."
+        return f"Appended before: {', '.join(self.lines(printable(self.topic)))}."

@@ -106,19 +106,30 @@ class Committer:
 
     def holding(self, action: Callable[[], Result]) -> Result:
         """Run an action under the journal lock; after any exception everything it held is closed."""
+        error: BaseException
         holding = False
         try:
             self.acquire()
             holding = True
             result = action()
             self.release()
-        except BaseException as error:
-            if holding or not isinstance(error, Reentered):
+            return result
+        except Reentered as problem:
+            if not holding:
+                raise
+            error = problem
+        except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
+            error = problem
+        # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
+        while True:
+            try:
                 self.abandon()
-            if is_untyped(error):
-                raise storage_error(error, "a write to the log", self.home.path) from error
-            raise
-        return result
+                break
+            except KeyboardInterrupt as interrupt:
+                error = interrupt
+        if is_untyped(error):
+            raise storage_error(error, "a write to the log", self.home.path) from error
+        raise error
 
     def acquire(self) -> None:
         """Take the journal lock."""

@@ -138,7 +138,11 @@ class JournalFile:
     def open(self, *, write: bool = False, create: bool = False) -> None:
         """Open the file for reading, for entries, or as a new one."""
         self.descriptor = self.files.open(self.path, create=create, write=write)
-        self.size = self.files.stat_open(self.descriptor).size
+        try:
+            self.size = self.files.stat_open(self.descriptor).size
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -89,7 +89,11 @@ class Segment:
         self.path = path
         self.base = base
         self.descriptor = files.open(path)
-        header = read_segment_header(files, self.descriptor)
+        try:
+            header = read_segment_header(files, self.descriptor)
+        except BaseException:
+            files.close(self.descriptor)
+            raise
         self.salt = header.salt if header else 0
         self.index: Index | None = None
         self.mapped = mapped

@@ -192,16 +192,31 @@ class Store:
 
         # The same steps as `inside`, written out: this is the path of every single append.
         while True:
+            error: BaseException
+            entered = False
             try:
                 partition.enter()
+                entered = True
                 if expect is not None:
                     partition.expect(expect)
                 first = partition.write(frames, size, sync)
                 self.tails.wake()
                 partition.leave()
                 break
-            except BaseException as error:  # noqa: BLE001  # an interrupt must not leave the lock either
-                self.recover_from(partition, error)
+            except Reentered as problem:
+                if not entered:
+                    raise
+                error = problem
+            except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
+                error = problem
+            # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
+            while True:
+                try:
+                    partition.abandon()
+                    break
+                except KeyboardInterrupt as interrupt:
+                    error = interrupt
+            self.go_on_after(partition, error)
         if gauges is not None:
             gauges.appended(sum([frame.count for frame in frames]), size, self.files.monotonic() - began)
         return first
@@ -209,19 +224,31 @@ class Store:
     def inside(self, partition: Partition, action: Callable[[], Result], timeout: float | None = None) -> Result:
         """Run an action under a partition's lock; a dead commit met there is resolved first."""
         while True:
+            error: BaseException
+            entered = False
             try:
                 partition.enter(timeout=timeout)
+                entered = True
                 result = action()
                 partition.leave()
                 return result
-            except BaseException as error:  # noqa: BLE001  # an interrupt must not leave the lock either
-                self.recover_from(partition, error)
+            except Reentered as problem:
+                if not entered:
+                    raise
+                error = problem
+            except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
+                error = problem
+            # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
+            while True:
+                try:
+                    partition.abandon()
+                    break
+                except KeyboardInterrupt as interrupt:
+                    error = interrupt
+            self.go_on_after(partition, error)
 
-    def recover_from(self, partition: Partition, error: BaseException) -> None:
-        """Let go of a partition after an exception; returns when trying again makes sense, else raises."""
-        if isinstance(error, Reentered):
-            raise error
-        partition.abandon()
+    def go_on_after(self, partition: Partition, error: BaseException) -> None:
+        """What to do after an exception, with the lock released: returns when trying again makes sense, else raises."""
         if isinstance(error, PendingCommit):
             self.committer.resolve()
         elif is_untyped(error):
