@@ -25,7 +25,7 @@ class Cli:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, *arguments: str, input: bytes | str | None = None) -> Result:
-        return CliRunner().invoke(root, ["-L", str(self.path), *arguments], input=input)
+        return CliRunner().invoke(root, ["-L", str(self.path), *arguments], input=input, prog_name="tailrace")
 
     def ok(self, *arguments: str, input: bytes | str | None = None) -> str:
         """The stdout of a call that must succeed."""

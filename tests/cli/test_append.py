@@ -32,7 +32,8 @@ def test_stdin_is_a_record_a_line(cli):
 
 
 def test_an_empty_stdin_appends_nothing(cli):
-    assert cli.ok("append", "orders", input=b"") == ""
+    result = cli("append", "orders", input=b"")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Appended 0 records.\n")
 
 
 def test_a_file_is_read(cli, tmp_path):
@@ -124,6 +125,25 @@ def test_a_bad_line_ends_the_call_where_it_stands(cli):
     assert values(cli) == [b"a", b"b"]
 
 
+def test_a_bad_time_ends_the_call_where_it_stands(cli):
+    result = cli("append", "t", "--jsonl", input=b'{"value":"a"}\n{"value":"b","timestamp":17}\n{"value":"c"}\n')
+    assert result.exit_code == 1
+    assert "Line 2 is no record" in result.stderr
+    assert "since 1970, or" in result.stderr
+    assert ".." not in result.stderr
+    assert values(cli, "t") == [b"a"]
+    result = cli("append", "t", "--jsonl", input=b'{"value":"b","timestamp":"soon"}\n')
+    assert "microseconds since 1970.\n" in result.stderr
+
+
+def test_expect_offset_of_many_partitions_names_one(cli):
+    cli.ok("topic", "create", "many", "--set", "partitions=2")
+    result = cli("append", "many", "a", "--expect-offset", "0")
+    assert result.exit_code == 2
+    assert "--partition N" in result.stderr
+    cli.ok("append", "many", "a", "--expect-offset", "0", "--partition", "1")
+
+
 def test_a_record_too_large_tells_what_is_in(cli, tmp_path):
     cli.ok("topic", "create", "small", "--set", "max_record_bytes=10")
     result = cli("append", "small", "x" * 11, "-o", "json")
@@ -151,6 +171,13 @@ def test_a_record_too_large_tells_what_is_in(cli, tmp_path):
         ("--expect-offset", "0"),
         ("a", "-H", "no-equals"),
         ("a", "--timestamp", "yesterday"),
+        ("a", "--timestamp", "1700000000"),
+        ("a", "--timestamp", "2026-11-15T20:00"),
+        ("a", "--partition", "1"),
+        ("a", "--expect-offset", "99999999999999999999"),
+        ("--jsonl", "--csv"),
+        ("--lines", "--raw"),
+        ("a", "--durable", "9999999w"),
         ("a", "--durable", "maybe"),
         ("a", "--partition", "x"),
         ("a", "-o", "arrow"),

@@ -66,6 +66,57 @@ def test_going_on_at_a_line(cli, tmp_path):
     assert cli.ok("read", "t") == "3\n4\n"
 
 
+def test_going_on_behind_the_end_is_told(cli, tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"1\n2\n")
+    result = cli("import", str(file), "--topic", "t", "--from-line", "9")
+    assert result.exit_code == 0
+    assert "has 2 lines, so nothing of it stands from line 9 on." in result.stderr
+    assert "0 records" in result.stderr
+    (tmp_path / "rows.csv").write_bytes(b"a\n1\n")
+    assert "has 2 lines" in cli("import", str(tmp_path / "rows.csv"), "--topic", "t", "--from-line", "3").stderr
+    assert "so nothing" not in cli("import", str(file), "--topic", "t", "--from-line", "2").stderr
+
+
+def test_records_too_large_for_the_topic_are_passed_over(cli, tmp_path):
+    cli.ok("topic", "create", "small", "--set", "max_record_bytes=20")
+    (tmp_path / "a.jsonl").write_bytes(b'"short"\n"' + b"x" * 30 + b'"\n"after"\n')
+    (tmp_path / "b.csv").write_bytes(b"a\n1\n" + b"y" * 30 + b"\n2\n")
+    result = cli("import", str(tmp_path / "a.jsonl"), str(tmp_path / "b.csv"), "--topic", "small")
+    assert result.exit_code == 1
+    assert result.stdout == "small[0]@0..3  (4 records)\n"
+    assert f"{tmp_path}/a.jsonl:2: its value has 32 bytes, and the topic takes 20" in result.stderr
+    assert f"{tmp_path}/b.csv:3: its value has" in result.stderr
+    assert "Imported 4 records; passed over 2 bad lines." in result.stderr
+
+
+def test_a_stray_quote_is_counted_honestly(cli, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b'a,b\n"1,2\n' + b"3,4\n" * 998)
+    result = cli("import", str(file), "--topic", "t")
+    assert result.exit_code == 1
+    assert f"{file}:2: a quote opened in line 2 is not closed: lines 2 to 1000 were not imported" in result.stderr
+    assert "Imported 0 records; passed over 999 bad lines." in result.stderr
+    fields = json.loads(cli("import", str(file), "--topic", "t", "-o", "json").stdout)
+    assert (fields["records"], fields["bad"], len(fields["bad_lines"])) == (0, 999, 1)
+
+
+def test_a_byte_order_mark_and_numbers_that_are_none(cli, tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"id":1}\n{"id":NaN}\n[Infinity]\n{"id":2}\n')
+    result = cli("import", str(file), "--topic", "t")
+    assert cli.ok("read", "t") == '{"id":1}\n{"id":2}\n'
+    assert "passed over 2 bad lines" in result.stderr
+
+
+def test_a_csv_with_wrong_names_is_bad_input(cli, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b"a,a\n1,2\n")
+    result = cli("import", str(file), "--topic", "t", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stderr)["error"]["code"] == "bad-input"
+
+
 def test_a_missing_file_imports_nothing(cli, tmp_path):
     (tmp_path / "a.jsonl").write_text("1\n")
     result = cli("import", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--topic", "t")
@@ -91,7 +142,18 @@ def test_several_imports_at_once(cli, tmp_path):
         assert [each["n"] for each in found if each["writer"] == writer] == list(range(lines))
 
 
-@pytest.mark.parametrize("arguments", [(), ("--topic", "t"), ("x.txt", "--topic", "t"), ("x.jsonl",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--topic", "t"),
+        ("x.txt", "--topic", "t"),
+        ("x.jsonl",),
+        ("x.jsonl", "--topic", "t", "--jsonl", "--csv"),
+        ("x.jsonl", "--topic", "t", "--durable", "maybe"),
+        ("x.jsonl", "--topic", "t", "--partition", "-1"),
+    ],
+)
 def test_wrong_usage(cli, arguments):
     assert cli("import", *arguments).exit_code == 2
     assert not cli.path.exists()

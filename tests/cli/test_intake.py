@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tailrace.cli import intake
+from tailrace import limits
+from tailrace.cli import arguments, intake
 from tailrace.cli.failure import CommandError
 from tailrace.cli.intake import BadLine, Entry
 from tailrace.cli.rows import read_rows
@@ -124,6 +125,15 @@ def test_values_that_are_not_text_become_json(line, value):
         (b'{"value":"a","timestamp":"2026-11-15T20:00"}', "no zone"),
         (b'{"value":"a","timestamp":1.5}', "not a time"),
         (b'{"value":"\xff"}', "not UTF-8"),
+        (b'{"value":NaN}', "NaN"),
+        (b'{"value":"a","other":-Infinity}', "-Infinity"),
+        (b'{"value":1e999}', "not JSON compliant"),
+        (b'{"value":"a","timestamp":1700000000}', "looks like seconds"),
+        (b'{"value":"a","timestamp":1700000000000}', "looks like milliseconds"),
+        (b'{"value":"a","timestamp":1700000000000000000}', "looks like nanoseconds"),
+        (b'{"value":"a","timestamp":"9999-12-31T23:59:59-05:00"}', "years 1 to 9999"),
+        (b'{"value":"a', "Unterminated string starting at column 10"),
+        ('{"value":"a"}'.encode("utf-16-le"), "not JSON"),
     ],
 )
 def test_what_is_no_record_says_why(line, reason):
@@ -153,6 +163,64 @@ def test_bad_rows_are_named_by_their_first_line():
         BadLine(6, "it has 3 columns, not 2"),
         BadLine(7, "it is not UTF-8"),
     ]
+
+
+def test_a_quote_that_is_not_closed_is_told_with_what_it_took():
+    entries, bad = rows(b'a,b\n1,2\n"3,4\n' + b"5,6\n" * 997, lenient=True)
+    assert [entry.value for entry in entries] == [b'{"a":"1","b":"2"}']
+    assert bad == [BadLine(3, "a quote opened in line 3 is not closed: lines 3 to 1000 were not imported", 998)]
+    _, bad = rows(b'a,b\n1,"2\n', lenient=True)
+    assert bad == [BadLine(2, "a quote opened in line 2 is not closed")]
+    entries, bad = rows(b'a,b\n"1,2\n3,4\n5,"6"\n7,8\n', lenient=True)
+    assert [entry.value for entry in entries] == [b'{"a":"7","b":"8"}']
+    assert bad == [BadLine(2, "a quote opened in line 2 is not closed: lines 2 to 4 were not imported", 3)]
+    _, bad = rows(b'a,b\n"1,2\n3",4,5\n', lenient=True)
+    assert bad == [BadLine(2, "it has 3 columns, not 2: lines 2 to 3 were not imported", 2)]
+
+
+def test_a_stray_quote_gathers_no_more_than_a_row_may_have(monkeypatch):
+    monkeypatch.setattr("tailrace.cli.rows.ROW_BYTES_MAX", 1_000)
+    entries, bad = rows(b'a,b\n"1,2\n' + b"3,4\n" * 1_000, lenient=True)
+    (stray,) = bad
+    assert stray.line == 2
+    assert len(entries) + stray.lines == 1_001
+    assert stray.lines < 300
+
+
+def test_a_csv_whose_names_cannot_be_read_is_refused():
+    with pytest.raises(CommandError, match="no names"):
+        rows(b'"a,b\n1,2\n')
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_text():
+    mark = b"\xef\xbb\xbf"
+    entries, bad = lines(mark + b'{"id": 1}\n{"id": 2}\n', intake.json_parser("id"), text=True)
+    assert [entry.value for entry in entries] == [b'{"id": 1}', b'{"id": 2}']
+    assert bad == []
+    assert lines(mark + b"a\n")[0] == [Entry(mark + b"a")]
+    assert rows(mark + b'"id",n\n1,2\n', "id")[0] == [Entry(b'{"id":"1","n":"2"}', b"1")]
+
+
+def test_what_the_topic_would_refuse_is_a_bad_line():
+    big = {"value_bytes_max": 3, "lenient": True}
+    entries, bad = lines(b"abc\nabcd\nab\n", **big)
+    assert [entry.value for entry in entries] == [b"abc", b"ab"]
+    assert bad == [BadLine(2, "its value has 4 bytes, and the topic takes 3")]
+    _, bad = rows(b"a\n1\n", **big)
+    assert [each.line for each in bad] == [2]
+    key = b'{"value":"v","key":"%s"}\n' % (b"k" * (intake.KEY_BYTES_MAX + 1))
+    name = b'{"value":"v","headers":{"%s":"x"}}\n' % (b"n" * (intake.HEADER_NAME_BYTES_MAX + 1))
+    header = b'{"value":"v","headers":{"n":"%s"}}\n' % (b"x" * intake.HEADERS_BYTES_MAX)
+    _, bad = lines(key + name + header, intake.record_parser(None, None), lenient=True)
+    assert [each.reason.split()[1] for each in bad] == ["key", "name", "headers"]
+
+
+def test_the_limits_are_those_of_the_library():
+    for name in ("KEY_BYTES_MAX", "HEADERS_BYTES_MAX", "HEADER_NAME_BYTES_MAX"):
+        assert getattr(intake, name) == getattr(limits, name)
+    assert intake.ENTRY_BYTES_MAX == limits.VALUE_BYTES_MAX
+    for name in ("OFFSET_MAX", "TIME_US_MIN", "TIME_US_MAX"):
+        assert getattr(arguments, name) == getattr(limits, name)
 
 
 def test_a_csv_can_be_entered_in_the_middle():

@@ -20,6 +20,7 @@ from tailrace.cli.invocation import Invocation
         (b"\xff\xfe", "\\xff\\xfe"),
         ("\x9b2J", "\\x9b2J"),
         ("\u202egpj.exe", "\\u202egpj.exe"),
+        ("\u061cx", "\\u061cx"),
         ("\udcff", "\\udcff"),
         (None, ""),
     ],

@@ -160,6 +160,39 @@ def test_get(shop):
     assert result.stdout == ""
 
 
+def test_get_shows_every_header(cli):
+    cli.ok("append", "t", "x", "-H", "trace=1", "-H", "other=2", "-H", "trace=3")
+    table = cli.ok("get", "t", "0", "-o", "table").splitlines()
+    assert [line.split() for line in table if line.startswith("header")] == [
+        ["header", "trace", "1"],
+        ["header", "other", "2"],
+        ["header", "trace", "3"],
+    ]
+    assert cli("get", "t", "0", "-p", "1").exit_code == 2
+
+
+def test_a_topic_that_is_waited_for_is_told(shop):
+    result = shop("tail", "ordres", "--timeout", "50ms")
+    assert result.exit_code == 0
+    assert "Waiting for topic 'ordres', did you mean 'orders'?" in result.stderr
+    assert "Waiting" not in shop("tail", "orders", "--timeout", "50ms").stderr
+
+
+def test_an_offset_of_many_partitions_is_told_in_the_grammar_of_the_shell(cli):
+    cli.ok("topic", "create", "many", "--set", "partitions=3")
+    result = cli("read", "many", "5")
+    assert result.exit_code == 2
+    assert "write 0:5,1:5,... or name one with -p." in result.stderr
+    assert "Run: tailrace read --help" in result.stderr
+    assert "{" not in cli("read", "many", "soon").stderr
+
+
+def test_a_hint_speaks_of_commands(shop):
+    result = shop("get", "orders", "99")
+    assert "tailrace topic show" in result.stderr
+    assert "Topic.offsets()" not in result.stderr
+
+
 def test_reading_creates_nothing(cli, tmp_path):
     for arguments in (("read", "orders"), ("get", "orders", "0"), ("topic", "ls"), ("stats",), ("verify",)):
         result = cli(*arguments)
@@ -197,6 +230,15 @@ def test_a_typo_creates_no_topic_and_is_corrected(shop):
         ("5", "-n", "3"),
         ("--reverse", "-f"),
         ("--nonsense",),
+        ("--count", "-F", "%v"),
+        ("--count", "-o", "arrow"),
+        ("--count", "-f"),
+        ("-F", ""),
+        ("-p", "3"),
+        ("3:0",),
+        ("9" * 5_000,),
+        ("--timeout", "nan", "-f"),
+        ("-n", "9999999w"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(shop, arguments):

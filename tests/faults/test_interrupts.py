@@ -35,8 +35,9 @@ HANG_SECONDS_MAX = 2.0
 SLOW = pytest.mark.slow
 Write = Callable[[tailrace.Log, list[str]], object]
 
-# A descriptor that the system gave out before Python could note its number: no lock is taken on it yet.
-UNAVOIDABLE = {"Files.open after open"}
+# A descriptor that the system gave out before Python could note its number, or that was about to be closed: no lock is
+# held through it.
+UNAVOIDABLE = {"Files.open after open", "Files.sync_directory after open", "JournalFile.close", "Segment.close"}
 
 
 def append(log: tailrace.Log, values: list[str]) -> None:

@@ -56,6 +56,9 @@ class GroupCommit:
             self._wait_or_lead(waiter)
         if waiter.error is not None:
             raise waiter.error
+        if waiter.first < 0:
+            # The leader was interrupted again while it told the others: not told is not acknowledged.
+            raise _unknown(KeyboardInterrupt())
         return waiter.first
 
     def _wait_or_lead(self, waiter: Waiter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tailrace.errors import LockedError
@@ -13,6 +15,23 @@ if TYPE_CHECKING:
 
 class Reentered(RuntimeError):  # noqa: N818  # the word says it
     """A signal handler or finalizer wants a lock that its own thread holds."""
+
+
+# The functions that hold a lock from their first line to their last; `holding` may call the others.
+REGIONS = frozenset({"_append", "inside", "release", "holding"})
+
+
+def _is_nested() -> bool:
+    """Whether this thread holds locks further down its stack, so that it came here through a handler or finalizer."""
+    frame: FrameType | None = sys._getframe(1)
+    folder = __file__.rpartition("/")[0]
+    regions = []
+    while frame is not None:
+        if frame.f_code.co_name in REGIONS and frame.f_code.co_filename.startswith(folder):
+            regions.append(frame.f_code.co_name)
+        frame = frame.f_back
+    own = 2 if regions[1:2] == ["holding"] and regions[0] != "holding" else 1
+    return len(regions) > own
 
 
 class DirectoryLock:
@@ -45,8 +64,12 @@ class DirectoryLock:
                 )
             timeout = max(0.0, timeout - (home.files.monotonic() - began))
         if self.held:
-            self.mutex.release()
-            raise Reentered(f"{self.path} is locked by the very thread that wants it")
+            if _is_nested():
+                self.mutex.release()
+                raise Reentered(f"{self.path} is locked by the very thread that wants it")
+            # Left by a call of this thread that was interrupted again and again while it let go.
+            self.abandon()
+            self.mutex.acquire()
         self.held = True
         if self.descriptor < 0:
             self._open()

@@ -88,12 +88,9 @@ class Segment:
         self.files = files
         self.path = path
         self.base = base
+        self.descriptor = -1
         self.descriptor = files.open(path)
-        try:
-            header = read_segment_header(files, self.descriptor)
-        except BaseException:
-            files.close(self.descriptor)
-            raise
+        header = read_segment_header(files, self.descriptor)
         self.salt = header.salt if header else 0
         self.index: Index | None = None
         self.mapped = mapped
@@ -113,6 +110,10 @@ class Segment:
         self.position = index.positions[entry]
         self.offset = self.base + index.offsets[entry]
         self.chain = index.chains[entry]
+
+    def __del__(self) -> None:
+        # An interrupt may come before a reader has noted its segment.
+        self.close()
 
     def close(self) -> None:
         """Give the descriptor back; a mapping lives on with its views."""
