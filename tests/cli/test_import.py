@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 
 import pytest
@@ -64,6 +65,15 @@ def test_going_on_at_a_line(cli, tmp_path):
     file.write_bytes(b"1\n2\n3\n4\n")
     cli.ok("import", str(file), "--topic", "t", "--from-line", "3")
     assert cli.ok("read", "t") == "3\n4\n"
+
+
+def test_a_named_pipe_is_a_file_as_well(cli, tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    process = cli.start("import", str(tmp_path / "pipe.jsonl"), "--topic", "t")
+    with open(tmp_path / "pipe.jsonl", "wb") as sender:
+        sender.write(b"1\n2\n")
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (0, b"t[0]@0..1  (2 records)\n"), stderr
 
 
 def test_going_on_behind_the_end_is_told(cli, tmp_path):

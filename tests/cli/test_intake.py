@@ -11,7 +11,7 @@ import pytest
 
 from tailrace import limits
 from tailrace.cli import arguments, intake
-from tailrace.cli.failure import CommandError
+from tailrace.cli.ending import CommandError
 from tailrace.cli.intake import BadLine, Entry
 from tailrace.cli.rows import read_rows
 

@@ -14,7 +14,7 @@ from . import intake
 from .arguments import OFFSET_MAX, Headers, one_of, parse_durable, parse_headers, parse_time
 from .candidates import complete_files, complete_topics
 from .commands import command as make_command
-from .failure import CommandError, Interrupted
+from .ending import CommandError, Interrupted
 from .invocation import Invocation
 from .rows import read_rows
 from .writing import Written, settings_of, value_bytes_max

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .failure import CommandError
+from .ending import CommandError
 from .invocation import Invocation
 
 

@@ -12,6 +12,7 @@ import click
 
 from tailrace.errors import TailraceError
 
+from .ending import CommandError, Interrupted
 from .invocation import Invocation, tell
 
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGE, BUSY, STORAGE, NOT_ALLOWED, NOTHING_MATCHED = range(10)
@@ -77,24 +78,6 @@ HINTS = {
     "limit": "Nothing of this call was written; take a smaller one.",
     "busy": "Nothing of this call was written; try again.",
 }
-
-
-class CommandError(Exception):
-    """A command that cannot go on: a code of the table, one sentence, and the next step, a line each."""
-
-    def __init__(self, code: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.hint = hint
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with where to go on."""
-
-    def __init__(self, hint: str) -> None:
-        super().__init__()
-        self.hint = hint
 
 
 @contextmanager

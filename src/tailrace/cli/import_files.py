@@ -15,7 +15,8 @@ from .arguments import one_of, parse_durable
 from .candidates import complete_files, complete_topics
 from .commands import command as make_command
 from .confirmation import counted
-from .failure import FAILED, Interrupted, answering
+from .ending import Interrupted
+from .failure import FAILED, answering
 from .invocation import Invocation, tell
 from .output import Progress, printable, to_json, write
 from .resume import go_on
@@ -109,7 +110,7 @@ class Importing:
                 if batch.bad:
                     progress.clear()
                     self._name(batch.bad)
-                if file != "-":
+                if file != "-" and stream.seekable():
                     progress.update(before + os.lseek(stream.fileno(), 0, os.SEEK_CUR), total)
         if 1 < first_line > seen:
             progress.clear()

@@ -136,7 +136,7 @@ def tell(text: str) -> None:
 
 def _explained(error: NotALogError, location: str, namespace: str) -> Exception:
     """The error for a log that is not there, in the words of the command line."""
-    from .failure import CommandError
+    from .ending import CommandError
 
     named = error.message.partition(_IDENTITY)[0] + _IDENTITY
     if os.path.isfile(named):

@@ -10,7 +10,8 @@ from .candidates import complete_namespaces, near
 from .commands import Group
 from .commands import group as make_group
 from .confirmation import confirm, counted
-from .failure import CommandError, answering
+from .ending import CommandError
+from .failure import answering
 from .invocation import Invocation
 from .output import printable, write_rows
 

@@ -13,7 +13,8 @@ import click
 from .arguments import check_places, parse_duration, parse_last, parse_partitions, parse_place
 from .candidates import complete_topics
 from .commands import command as make_command
-from .failure import CommandError, Interrupted, wrong_arguments
+from .ending import CommandError, Interrupted
+from .failure import wrong_arguments
 from .interrupt import Hold
 from .invocation import Invocation
 from .output import write

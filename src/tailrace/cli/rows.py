@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from .confirmation import counted
-from .failure import CommandError
+from .ending import CommandError
 from .intake import (
     BATCH_BYTES_MAX,
     BATCH_ENTRIES_MAX,

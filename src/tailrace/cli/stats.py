@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .commands import command as make_command
-from .failure import Interrupted
+from .ending import Interrupted
 from .invocation import Invocation
 from .output import csv_text, exact_cell, flatten, human_cell, human_size, plain_cell, to_json, write, write_object
 

@@ -11,7 +11,7 @@ from .arguments import is_pattern
 from .candidates import complete_topics, near
 from .commands import command as make_command
 from .confirmation import counted
-from .failure import CommandError
+from .ending import CommandError
 from .invocation import Invocation
 from .output import Progress, human_size, to_json, write, write_rows
 

@@ -84,13 +84,18 @@ class Indexes:
 class Segment:
     """One open segment file, and a place in it: the next frame lies at `position` and must carry `chain`."""
 
+    descriptor = -1
+
     def __init__(self, files: Files, path: str, base: int, *, mapped: bool) -> None:
         self.files = files
         self.path = path
         self.base = base
-        self.descriptor = -1
         self.descriptor = files.open(path)
-        header = read_segment_header(files, self.descriptor)
+        try:
+            header = read_segment_header(files, self.descriptor)
+        except BaseException:
+            self.close()
+            raise
         self.salt = header.salt if header else 0
         self.index: Index | None = None
         self.mapped = mapped
