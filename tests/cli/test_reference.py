@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tailrace import errors
-from tailrace.cli.failure import BROKEN_PIPE, EXIT_CODES
+from tailrace.cli.failure import BROKEN_PIPE, EXIT_CODES, HINTS
 from tailrace.cli.invocation import OUTPUTS
 from tailrace.cli.program import COMMANDS, root
 
@@ -88,6 +88,11 @@ def error_codes() -> set[str]:
 
 def test_every_error_has_an_exit_code():
     assert error_codes() - set(EXIT_CODES) == set()
+
+
+def test_hints_at_a_shell_speak_of_commands():
+    assert set(HINTS) <= error_codes()
+    assert [hint for hint in HINTS.values() if re.search(r"\w\(\)|\w=\W|docs/", hint)] == []
 
 
 def test_exit_codes_are_documented():
