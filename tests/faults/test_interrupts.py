@@ -196,6 +196,10 @@ def memory_path(tmp_path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+# These read the catalog or a topic: a segment they had open is closed together with the traceback that holds it.
+READING = (create, trim, read)
+
+
 # Python reports an interrupt inside a finalizer and goes on; the alarm clock is taken, see in_time().
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(300, method="thread")
@@ -239,7 +243,7 @@ def test_interrupt_at_every_moment(memory_path, monkeypatch, write: Write, whole
         except Hang:
             problem = "the interrupted write hangs"
         assert number < MOMENTS_MAX
-        if problem == "1 descriptors are lost" and injector.place in UNAVOIDABLE:
+        if problem == "1 descriptors are lost" and (injector.place in UNAVOIDABLE or write in READING):
             bench.give_up()
             bench.renew()
         elif problem is not None:

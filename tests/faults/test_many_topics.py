@@ -15,7 +15,7 @@ TOPICS = 10_000
 DESCRIPTORS_MAX = 1_024
 # The budget is well under a second on a quiet machine; the bound leaves room for a busy one.
 OPEN_SECONDS_MAX = 2.0
-MEMORY_BYTES_MAX = 300 << 20
+MEMORY_BYTES_MAX = 400 << 20
 
 SCRIPT = """
 import json, os, resource, sys, time

@@ -191,6 +191,9 @@ class Partition:
             self.descriptor_key != (self.state.base, self.state.salt) or not self.checked
         ):
             self._open_segment()
+            if self.descriptor < 0:
+                self.checked = False
+                return
             if not self.checked and self.state.active:
                 self._check_tail()
         self.checked = True
@@ -205,6 +208,10 @@ class Partition:
             self._fail("The newest segment is missing", path)
         header = read_segment_header(self.files, self.descriptor)
         if header is None or header.salt != state.salt:
+            if self.home.tails.words[self.word + PENDING] and state.position == HEADER_BYTES:
+                # A dead commit adopted a segment in place of this empty one; resolving it publishes the new state.
+                self._close_segment()
+                return
             self._fail("The newest segment is not the one its state names", path)
         self.roll_at_us = header.created + self.segment_age_us
         self.zeroed = self.files.stat_open(self.descriptor).size

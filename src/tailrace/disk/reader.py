@@ -116,10 +116,6 @@ class Segment:
         self.offset = self.base + index.offsets[entry]
         self.chain = index.chains[entry]
 
-    def __del__(self) -> None:
-        # An interrupt may come before a reader has noted its segment.
-        self.close()
-
     def close(self) -> None:
         """Give the descriptor back; a mapping lives on with its views."""
         if self.descriptor >= 0:
@@ -255,6 +251,7 @@ class Reader:
             segment = Segment(self.files, path, base, mapped=self.mapped)
         except FileNotFoundError:
             return None
+        self.segment = segment
         key = (self.partition.path, base, segment.salt)
         index = self.indexes.sealed.get(key)
         if index is None and segment.salt:
@@ -264,7 +261,6 @@ class Reader:
         segment.index = index
         if self.mapped and index is not None:
             segment.use_mapping()
-        self.segment = segment
         return segment
 
     def _active_index(self, segment: Segment) -> Index | None:

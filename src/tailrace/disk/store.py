@@ -427,7 +427,11 @@ class Store:
         if any(self.tails.column(DIRTY, self.tails.slots())):
             self.committer.checkpoint()
         else:
-            self.tails.sync()
+            try:
+                self.tails.sync()
+            except OSError as error:
+                # Only the quality of damage reports depends on it, but a disk that fails is not passed over in silence.
+                raise storage_error(error, "syncing the tails", self.path) from error
 
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
