@@ -13,7 +13,7 @@ from tailrace.disk.gauges import collect
 from tailrace.disk.journal import ENTRIES_AT, JournalFile, journal_numbers
 from tailrace.disk.segment import HEADER_BYTES, read_footer, read_segment_header, segment_base, segment_name
 from tailrace.disk.tails import END, SLOTS_WORD, START
-from tailrace.errors import VersionError
+from tailrace.errors import CorruptionError, VersionError
 from tailrace.names import is_internal
 from tailrace.options import TopicSettings
 from tailrace.records import to_datetime
@@ -219,8 +219,13 @@ class Survey:
             partition = self.store.locate(slot)
             if incarnation == entry.id and partition is not None and size.newest is not None and size.newest >= since:
                 reader = self.store.reader(partition)
-                count += max(0, size.end - reader.offset_at(since))
-                reader.close()
+                try:
+                    count += max(0, size.end - reader.offset_at(since))
+                except CorruptionError:
+                    # A listing shows what it can; reading the topic and verify() name the damage.
+                    continue
+                finally:
+                    reader.close()
         return count
 
     def settings(self, entry: TopicEntry) -> Settings:

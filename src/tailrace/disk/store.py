@@ -251,6 +251,16 @@ class Store:
         """What to do after an exception, with the lock released: returns when trying again makes sense, else raises."""
         if isinstance(error, PendingCommit):
             self.committer.resolve()
+        elif isinstance(error, TopicNotFoundError):
+            place = self.refresh().place(partition.slot)
+            if place is not None and place.incarnation == partition.incarnation:
+                # A drop is in the catalog before the slot shows it, so this slot was not dropped.
+                raise CorruptionError(
+                    "The tails say that the topic was dropped, the catalog says that it was not",
+                    partition=partition.index,
+                    path=self.tails.path,
+                ) from error
+            raise error
         elif is_untyped(error):
             raise storage_error(error, "a write to a partition", partition.path) from error
         else:
