@@ -49,20 +49,21 @@ class Root(LazyGroup):
 
     def _run(self, arguments: list[str], program: str, extra: dict[str, Any]) -> int:
         invocation = Invocation()
+        code = 0
         try:
             try:
                 # Not click's own main(), which would turn a closed pipe into a failure and Ctrl-C into exit code 1.
                 with self.make_context(program, arguments, **{"obj": invocation, **extra}) as context:
                     self.invoke(context)
-            finally:
-                sys.stdout.flush()
-        except click.exceptions.Exit as ending:
-            return ending.exit_code
+            except click.exceptions.Exit as ending:
+                code = ending.exit_code
+            # Not after an error, which says more than a second one about the same stdout.
+            sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the edge: each becomes a sentence and a code)
             from .failure import report
 
             return report(error, invocation, arguments)
-        return 0
+        return code
 
 
 @click.group(
