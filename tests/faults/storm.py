@@ -278,13 +278,11 @@ def _judge(home: Path, storm: Storm) -> None:
     # One interrupt at a time leaves no lock. When the next one hits the release itself, which takes thousands a second,
     # the thread finds and releases the lock at its next write; until then it counts as left behind.
     left_max = 0 if storm.name.endswith("-once") else facts["raised"] // 50
-    # Open gives out a number before Python can note it: an interrupt in that call costs a descriptor, never a lock.
-    grown_max = DESCRIPTORS_MAX + facts["raised"] // 10
     checks = {
         f"{facts['left']} times a lock was left behind": facts["left"] > left_max,
         f"{facts['stuck']} threads wait for ever": facts["stuck"] > 0,
         f"descriptors grew from {facts['warm']} to {facts['most']}: {facts['kinds']}": facts["most"]
-        > facts["warm"] + grown_max,
+        > facts["warm"] + DESCRIPTORS_MAX,
         f"a bystander waited {seen['longest']:.1f} s": seen["longest"] > BYSTANDER_WAIT_SECONDS_MAX,
     }
     storm.faults += [fault for fault, happened in checks.items() if happened]

@@ -35,10 +35,9 @@ HANG_SECONDS_MAX = 2.0
 SLOW = pytest.mark.slow
 Write = Callable[[tailrace.Log, list[str]], object]
 
-# A descriptor that the system gave out before Python could note its number, or that was about to be closed: no lock is
-# held through it. The last one is closed together with the traceback that still holds it.
+# A descriptor of a directory to sync, or one about to be closed: no lock is held through it.
+# The last one is closed together with the traceback that still holds it.
 UNAVOIDABLE = {
-    "Files.open after open",
     "Files.sync_directory after open",
     "JournalFile.close",
     "Segment.close",

@@ -164,7 +164,9 @@ class Files:
             flags |= os.O_RDWR
         if directory:
             flags |= os.O_DIRECTORY
-        return os.open(path, flags, 0o666)
+        # Collected in C: an interrupt cannot fall between the system's answer and the store of the descriptor.
+        made = [*map(os.open, (path,), (flags,), (0o666,))]
+        return made[0]
 
     def read(self, fd: int, count: int, position: int) -> bytes:
         """`count` bytes from `position`, fewer only at the end of the file."""
