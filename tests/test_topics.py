@@ -406,6 +406,9 @@ def test_settings_create_a_topic_or_must_match(log):
         "max_record_bytes": 64 << 20,
         "segment_bytes": 1 << 20,
         "segment_age": "1h",
+        "retain": "forever",
+        "retain_bytes": None,
+        "keep_unread": False,
     }
     log.topic("orders", partitions=3, durable="50ms")
     with pytest.raises(errors.SettingsMismatchError, match="partitions is 3, not 4") as caught:
@@ -415,7 +418,7 @@ def test_settings_create_a_topic_or_must_match(log):
     with pytest.raises(TypeError, match="did you mean 'partitions'"):
         log.topic("orders", partition=4)
     with pytest.raises(errors.InvalidNameError):
-        log.topic("orders.*")
+        log.topic("orders.*", partitions=3)
     with pytest.raises(errors.InvalidNameError):
         log.topic("__internal")
 

@@ -17,7 +17,8 @@ from tailrace.errors import ClosedError, TailraceError, ThreadError
 from tailrace.follow import Follower
 from tailrace.merge import merged, turned
 from tailrace.records import Record, decode_headers
-from tailrace.spans import Request, Span, resolve
+from tailrace.selection import select
+from tailrace.spans import READERS_OPEN_MAX, Request, Span, one_by_one
 
 if TYPE_CHECKING:
     from tailrace.disk.gauges import Gauges
@@ -35,12 +36,22 @@ class Places:
     def __init__(self, reverse: bool) -> None:
         self.reverse = reverse
         self.positions: dict[tuple[str, int], int] = {}
-        # The records that are being handed out one by one, and the iterator over them.
+        # The records that are being handed out one by one, the iterator over them, and the parts they are of.
         self.open: tuple[list[Record], Iterator[Record]] = ([], iter(()))
+        self.parts: Sequence[Part] = ()
 
     def opened(self, span: Span) -> None:
         """Note where a partition begins; of a reverse iteration, where it ends."""
         self.positions[span.topic, span.partition.index] = max(span.stop, span.next) if self.reverse else span.next
+
+    def settle(self) -> None:
+        """Note that all records which were handed out one by one are read."""
+        self.passed(self.parts)
+        self.parts, self.open = (), ([], iter(()))
+
+    def left(self, topic: str) -> None:
+        """Forget a topic that was dropped: a successor of its name has other records at the same offsets."""
+        self.positions = {key: offset for key, offset in self.positions.items() if key[0] != topic}
 
     def passed(self, parts: Sequence[Part]) -> None:
         """Note that parts were handed out."""
@@ -90,6 +101,8 @@ class Cursor:
         gathered: list[Part] = []
         room, size = max_records, 0
         with _Alone(self):
+            # Before anything is read, so that a topic which is then found to be dropped does not come back.
+            self.places.settle()
             while room > 0 and size < BATCH_BYTES_MAX:
                 try:
                     part = self._pull()
@@ -151,7 +164,7 @@ def _parts(
     try:
         with typed_failures(engine, request.topic):
             if follow:
-                yield from Follower(engine, request, timeout, closed, places.opened).parts()
+                yield from Follower(engine, request, timeout, closed, places.opened, places.left).parts()
             else:
                 yield from _bounded(engine, request, places, closed)
     except ClosedError:
@@ -162,16 +175,17 @@ def _parts(
 def _bounded(engine: Engine, request: Request, places: Places, closed: Callable[[], bool]) -> Iterator[Part]:
     if closed():
         raise ClosedError("The log is closed.")
-    spans = resolve(engine, engine.entry(request.topic), request)
+    spans = select(engine, request)
     for span in spans:
         places.opened(span)
     spans = [span for span in spans if span.next < span.stop]
+    if request.reverse and not request.by_time:
+        spans.reverse()
     streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
-    if request.by_time and streams:
+    if not request.by_time:
+        yield from one_by_one(spans, streams, many=len(spans) > READERS_OPEN_MAX)
+    elif streams:
         yield from merged(streams, reverse=request.reverse)
-        return
-    for stream in reversed(streams) if request.reverse else streams:
-        yield from stream
 
 
 @contextmanager
@@ -212,14 +226,13 @@ class _Alone:
 class Records(Iterator[Record]):
     """The records of a cursor, one by one."""
 
-    __slots__ = ("__weakref__", "_cursor", "_decoded", "_left", "_parts")
+    __slots__ = ("__weakref__", "_cursor", "_decoded", "_left")
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self._left: Iterator[Record] = iter(())
-        self._parts: Sequence[Part] = ()
         # Of a merge the current frame of each partition, because its runs may be as short as one record.
-        self._decoded: dict[int, tuple[object, list[Record]]] = {}
+        self._decoded: dict[tuple[str, int], tuple[object, list[Record]]] = {}
         _live.add(self)
 
     def __iter__(self) -> Iterator[Record]:
@@ -235,8 +248,6 @@ class Records(Iterator[Record]):
     def _more(self) -> Record:
         cursor = self._cursor
         parts = cursor.gather(READ_AHEAD_RECORDS, whole=True)
-        cursor.places.passed(self._parts)
-        self._parts = parts
         made: list[Record] = []
         for part in parts:
             some = self._make(part)
@@ -244,7 +255,7 @@ class Records(Iterator[Record]):
                 some.reverse()
             made += some
         self._left = iter(made)
-        cursor.places.open = (made, self._left)
+        cursor.places.open, cursor.places.parts = (made, self._left), parts
         return next(self._left)
 
     def _make(self, part: Part) -> list[Record]:
@@ -256,11 +267,11 @@ class Records(Iterator[Record]):
             ]
         if not self._cursor.merging:
             return [*records(part)]
-        known = self._decoded.get(partition)
+        known = self._decoded.get((topic, partition))
         if known is None or known[0] is not columns:
             if stop - first == columns.count:
                 return [*records(part)]
-            known = self._decoded[partition] = (columns, [*records(part._replace(first=0, stop=columns.count))])
+            known = self._decoded[topic, partition] = (columns, [*records(part._replace(first=0, stop=columns.count))])
         return known[1][first:stop]
 
     def close(self) -> None:
@@ -270,7 +281,9 @@ class Records(Iterator[Record]):
 
     def drop(self) -> None:
         """Forget records that were read ahead, so that the next one is asked of the cursor."""
-        self._cursor.places.open[0].clear()
+        places = self._cursor.places
+        places.positions, places.parts = places.now(), ()
+        places.open[0].clear()
 
 
 class Batches(Iterator[Batch]):

@@ -34,8 +34,14 @@ SEGMENT_INDEXES_MAX = 1_024
 # Zeros written ahead of a synced write, so that its sync commits no metadata.
 ZEROS_AHEAD_BYTES_MAX = MIB
 
+# Retention: a shorter time, or less than the smallest segment, is a slip.
+RETAIN_SECONDS_MIN = 0.001
+RETAIN_BYTES_MIN = SEGMENT_BYTES_MIN
+
 # Names.
 TOPIC_NAME_BYTES_MAX = 255
+# The topic of a group is named after it, behind a prefix of eight bytes.
+GROUP_NAME_BYTES_MAX = TOPIC_NAME_BYTES_MAX - 8
 # A byte takes up to three characters when escaped, and a file name holds 255.
 NAMESPACE_NAME_BYTES_MAX = 85
 READABLE_NAME_CHARACTERS_MAX = 40

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .errors import InvalidNameError, TopicNotFoundError
-from .limits import NAMESPACE_NAME_BYTES_MAX, READABLE_NAME_CHARACTERS_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
+from .limits import (
+    GROUP_NAME_BYTES_MAX,
+    NAMESPACE_NAME_BYTES_MAX,
+    READABLE_NAME_CHARACTERS_MAX,
+    TOPIC_ID_MAX,
+    TOPIC_NAME_BYTES_MAX,
+)
 
 INTERNAL_PREFIX = "__"
+GROUP_PREFIX = "__group."
 _ESCAPE_KEEPS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _READABLE_KEEPS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 _HEXADECIMAL = frozenset(b"0123456789ABCDEF")
@@ -21,15 +28,33 @@ def validate_topic_name(name: str, *, internal: bool = False) -> str:
     if name.startswith(INTERNAL_PREFIX) and not internal:
         raise InvalidNameError(f"The topic name {name!r} begins with two underscores, which marks internal topics.")
     levels = name.split(".")
-    if "..." in name or "*" in levels:
+    if is_pattern(name):
         raise InvalidNameError(
             f"The topic name {name!r} is a pattern: the level * and the ending ... are kept for matching."
         )
+    if "..." in name:
+        raise InvalidNameError(f"The topic name {name!r} has ... in it, which may only be the end of a pattern.")
     if "" in levels:
         raise InvalidNameError(
             f"The topic name {name!r} has an empty level: it must not begin or end with a dot or repeat one."
         )
     return name
+
+
+def validate_pattern(text: str) -> str:
+    """The pattern itself: levels of a topic's name of which some are *, or which end in ... for the rest."""
+    _check_text(text, "pattern", TOPIC_NAME_BYTES_MAX)
+    if text.startswith(INTERNAL_PREFIX):
+        raise InvalidNameError(f"The pattern {text!r} begins with two underscores, which marks internal topics.")
+    # `a....` is read as `a...`: the levels a, and what follows behind a dot.
+    levels = text.removesuffix("...").removesuffix(".") if text.endswith("...") else text
+    if "..." in levels:
+        raise InvalidNameError(f"The pattern {text!r} has ... before its end, where it stands for what follows.")
+    if text != "..." and "" in levels.split("."):
+        raise InvalidNameError(
+            f"The pattern {text!r} has an empty level: it must not begin with a dot or repeat one before the end."
+        )
+    return text
 
 
 def validate_namespace_name(name: str) -> str:
@@ -43,6 +68,27 @@ def validate_namespace_name(name: str) -> str:
         )
         raise
     return name
+
+
+def validate_group_name(name: str) -> str:
+    """The name itself when a group may have it: what a topic may be called, 1 to 247 bytes of UTF-8."""
+    _check_text(name, "group name", GROUP_NAME_BYTES_MAX)
+    try:
+        return validate_topic_name(name)
+    except InvalidNameError as error:
+        error.message = error.message.replace("topic name", "group name", 1)
+        error.hint = "Nothing was created; a group is named like a topic: levels parted by single dots."
+        raise
+
+
+def group_topic(group: str) -> str:
+    """The internal topic of a group."""
+    return GROUP_PREFIX + group
+
+
+def group_of(topic: str) -> str | None:
+    """The group whose internal topic this is; None when it is another topic."""
+    return topic.removeprefix(GROUP_PREFIX) if topic.startswith(GROUP_PREFIX) else None
 
 
 def is_internal(name: str) -> bool:
@@ -91,9 +137,9 @@ def unescape(escaped: str) -> str:
     return name
 
 
-def is_pattern(text: str) -> bool:
-    """Whether the text has a level * or ends with ..., so that it stands for many topics."""
-    return text.endswith("...") or "*" in text.split(".")
+def is_pattern(text: object) -> bool:
+    """Whether it is a text with a level * or with ... at its end, so that it stands for many topics."""
+    return isinstance(text, str) and (text.endswith("...") or "*" in text.split("."))
 
 
 def match(pattern: str, name: str) -> bool:

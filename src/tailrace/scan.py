@@ -1,4 +1,4 @@
-"""The scan: a lazy reading of a topic, as records, batches or Arrow data."""
+"""The scan: a lazy reading of a topic, or of all that a pattern matches, as records, batches or Arrow data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tailrace.cursor import Batches, Cursor, Places, Records, typed_failures
 from tailrace.errors import ClosedError
+from tailrace.names import is_pattern
 from tailrace.options import StartPoint, parse_count, parse_duration, parse_flag, parse_last, parse_start
 from tailrace.records import Record
-from tailrace.spans import Request, resolve
+from tailrace.selection import Offsets, is_positions, parse_positions, select
+from tailrace.spans import Request
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -22,12 +24,12 @@ BATCH_RECORDS_DEFAULT = 65_536
 
 
 class Scan(Iterable[Record]):
-    """Records of one topic, read when iterated, each time anew.
+    """Records of one topic, or of every topic that a pattern matches, read when iterated, each time anew.
 
-    Nothing is read before. Every iteration sees the topic up to where it ended when that iteration began; with
-    `follow` it goes on for ever, `timeout` idle seconds end it, and so does closing the log. With order="offset" the
-    partitions come one after another; with "time" they are merged by timestamp, where a follower merges what it finds
-    at each look and does not wait for partitions that are silent.
+    Nothing is read before. Every iteration sees the topics up to where they ended when that iteration began; with
+    `follow` it goes on for ever, with topics that are made later, `timeout` idle seconds end it, and so does closing
+    the log. With order="offset" the partitions come one after another, topics by name; with "time" they are merged by
+    timestamp, where a follower merges what it finds at each look and does not wait for partitions that are silent.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Scan(Iterable[Record]):
         name: str,
         *,
         start: Start | Mapping[tuple[str, int], int] = "earliest",
-        stop: Start | None = None,
+        stop: Start | Mapping[tuple[str, int], int] | None = None,
         last: int | timedelta | str | None = None,
         limit: int | None = None,
         partition: int | Sequence[int] | None = None,
@@ -59,15 +61,21 @@ class Scan(Iterable[Record]):
         if timeout is not None and not follow:
             raise ValueError("timeout= is how long a follower waits: write follow=True with it, or leave it out.")
         self._engine = engine
+        now = engine.files.now_us()
+        begin, starts = _parse_place(start, name, "start", now)
+        end, stops = (None, None) if stop is None else _parse_place(stop, name, "stop", now)
         self._request = Request(
             name,
-            _parse_start(start, name),
-            None if stop is None else parse_start(stop, "stop"),
+            begin,
+            # Stops by topic leave no other place to stop at.
+            None if stops else end,
             None if last is None else parse_last(last),
             parse_partitions(partition),
             order == "time",
             reverse,
             mapped,
+            starts,
+            stops,
         )
         self._limit = None if limit is None else parse_count(limit, "limit")
         self._follow = parse_flag(follow, "follow")
@@ -140,15 +148,14 @@ class Scan(Iterable[Record]):
         if self._closed():
             raise ClosedError("The log is closed.")
         with typed_failures(self._engine, self._request.topic):
-            spans = resolve(self._engine, self._engine.entry(self._request.topic), self._request)
-            total = sum(span.count() for span in spans if span.next < span.stop)
+            total = sum(span.count() for span in select(self._engine, self._request) if span.next < span.stop)
         return total if self._limit is None else min(total, self._limit)
 
     def __repr__(self) -> str:
         request = self._request
-        told = [f"from {_tell(request.start)}"] if request.last is None else [f"last {request.last}"]
-        if request.stop is not None:
-            told.append(f"to {_tell(request.stop)}")
+        told = [f"from {_tell(request.start, request.starts)}"] if request.last is None else [f"last {request.last}"]
+        if request.stop is not None or request.stops is not None:
+            told.append(f"to {_tell(request.stop, request.stops)}")
         if request.partitions is not None:
             told.append(f"partitions {', '.join(map(str, request.partitions))}")
         if self._limit is not None:
@@ -178,23 +185,20 @@ class Scan(Iterable[Record]):
             del made
 
     def _check_bounded(self, what: str) -> None:
-        if self._follow and self._timeout is None and self._limit is None and self._request.stop is None:
+        stops = self._request.stop is not None or self._request.stops is not None
+        if self._follow and self._timeout is None and self._limit is None and not stops:
             raise ValueError(f"{what} of a follower never ends: give it limit=, timeout= or stop=.")
 
 
-def _parse_start(start: Start | Mapping[tuple[str, int], int], name: str) -> StartPoint:
-    """A start; the positions of another scan count as far as they are of this topic."""
-    given: Mapping[Any, int] = start if isinstance(start, Mapping) else {}
-    if any(isinstance(key, tuple) for key in given):
-        for key in given:
-            if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
-                raise TypeError(f"start has the key {key!r}: write {{partition: offset}}, or the positions of a scan.")
-        mine: dict[int, int] = {key[1]: offset for key, offset in given.items() if key[0] == name}
-        if not mine:
-            others = sorted({key[0] for key in given})
-            raise ValueError(f"start has positions of {', '.join(map(repr, others))} and none of {name!r}.")
-        return parse_start(mine)
-    return parse_start(start)  # type: ignore[arg-type]  # Whatever else it is, parse_start says what it should be.
+def _parse_place(
+    place: Start | Mapping[tuple[str, int], int], name: str, what: str, now_us: int
+) -> tuple[StartPoint, Mapping[str, Offsets] | None]:
+    """A start or a stop; of a pattern, the positions of another scan by topic."""
+    if is_positions(place):
+        places = parse_positions(place, name, what)  # type: ignore[arg-type]  # It is a mapping.
+        return (StartPoint("earliest"), places) if is_pattern(name) else (StartPoint("offsets", 0, places[name]), None)
+    # Whatever else it is, parse_start says what it should be.
+    return parse_start(place, what, now_us=now_us), None  # type: ignore[arg-type]
 
 
 def parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] | None:
@@ -210,7 +214,9 @@ def parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] |
     return tuple(chosen)
 
 
-def _tell(point: StartPoint) -> str:
+def _tell(point: StartPoint | None, places: Mapping[str, Offsets] | None) -> str:
+    if point is None or places is not None:
+        return f"positions in {len(places or ())} topics"
     if point.kind == "time":
         from tailrace.records import to_datetime
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.columns import Part
-from tailrace.disk.segment import segment_name
+from tailrace.disk.segment import CHUNK_BYTES, segment_name
+from tailrace.disk.tails import END
 from tailrace.engine import name_damage
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX
 from tailrace.merge import merged
+from tailrace.names import is_internal, is_pattern, match
+from tailrace.options import StartPoint
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.partition import Partition
     from tailrace.disk.reader import Frame, Reader
     from tailrace.engine import Engine
-    from tailrace.options import StartPoint
 
-# Beyond so many partitions a reader gives its descriptor back after every frame: a process has about a thousand.
+# Beyond so many partitions a reader keeps no file open between two of its turns: a process has about a thousand.
 READERS_OPEN_MAX = 64
+# What such a reader takes in one turn; the chunk that the first frame lies in is in memory anyway.
+TURN_FRAMES_MAX = 64
+TURN_BYTES_MAX = CHUNK_BYTES
 # Up to so many records `last` walks back over the frames; for more it asks the segments whether any offset is missing.
 LAST_WALKED_MAX = 10_000
 
@@ -28,6 +33,7 @@ LAST_WALKED_MAX = 10_000
 class Request(NamedTuple):
     """What a scan was asked for, checked as far as that goes without the topic."""
 
+    # A name, or a pattern over names.
     topic: str
     start: StartPoint
     stop: StartPoint | None = None
@@ -37,12 +43,30 @@ class Request(NamedTuple):
     by_time: bool = False
     reverse: bool = False
     mapped: bool = False
+    # Of a pattern: by topic and partition where to begin and to stop, instead of `start` and `stop`.
+    starts: Mapping[str, Mapping[int, int]] | None = None
+    stops: Mapping[str, Mapping[int, int]] | None = None
+
+    def of(self, entry: TopicEntry) -> Request:
+        """The request of one of the topics that the pattern matches."""
+        if self.topic == entry.name:
+            return self
+        start, stop, partitions = self.start, self.stop, self.partitions
+        if self.starts is not None:
+            start = _offsets_of(self.starts, entry.name) or StartPoint("earliest")
+        if self.stops is not None:
+            stop = _offsets_of(self.stops, entry.name)
+        if partitions is not None:
+            partitions = tuple(index for index in partitions if index < len(entry.slots))
+        return self._replace(topic=entry.name, start=start, stop=stop, partitions=partitions)
 
 
 class Span:
     """The records of one partition from `first` up to `stop`; `next` moves as they are handed out."""
 
-    __slots__ = ("begun", "first", "floating", "next", "partition", "reader", "stop", "thrifty", "topic", "until")
+    __slots__ = (
+        "begun", "first", "floating", "next", "partition", "reader", "stop", "thrifty", "topic", "until", "word",
+    )  # fmt: skip
 
     def __init__(self, topic: str, partition: Partition, reader: Reader, first: int, stop: int) -> None:
         self.topic = topic
@@ -55,21 +79,21 @@ class Span:
         # Whether it begins at whatever is the earliest record, so that a trim may move it before the first record.
         self.floating = False
         self.begun = False
+        # Whether it keeps no file open between two turns.
         self.thrifty = False
+        # Where the partition's end stands among the words of the tails.
+        self.word = partition.word + END
 
     def forward(self, stop: int) -> Iterator[Part]:
         """Parts from `next` up to an offset, frame by frame."""
         while self.next < stop:
             try:
-                for frame in self.reader.frames(self.next, stop):
+                for frame in self._turn(stop) if self.thrifty else self.reader.frames(self.next, stop):
                     part = self._cut(frame, self.next, stop)
                     if part is not None:
                         self.begun = True
                         yield part
                     self.next = min(frame.offset + frame.header.span, stop)
-                    if self.thrifty:
-                        self.reader.close()
-                        break
             except OffsetOutOfRangeError:
                 earliest = self.partition.start
                 if self.begun or not self.floating or earliest <= self.next:
@@ -80,15 +104,34 @@ class Span:
             except TopicNotFoundError:
                 raise dropped(self.topic) from None
 
+    def _turn(self, stop: int) -> Iterable[Frame]:
+        """The next few frames, with the file closed behind them."""
+        frames: list[Frame] = []
+        size = 0
+        try:
+            for frame in self.reader.frames(self.next, stop):
+                frames.append(frame)
+                size += frame.header.size
+                if len(frames) >= TURN_FRAMES_MAX or size >= TURN_BYTES_MAX:
+                    break
+        except TailraceError:
+            # What was read before the damage is handed out first; the next turn begins at it.
+            if not frames:
+                raise
+        finally:
+            self.reader.close()
+        return frames
+
     def backward(self) -> Iterator[Part]:
         """The parts of `forward`, the last first; each still counts upwards."""
         try:
             for frame in self.reader.frames_reverse(self.next, self.stop):
                 part = self._cut(frame, self.next, self.stop)
+                if self.thrifty:
+                    # The frames of a stretch are in memory.
+                    self.reader.close()
                 if part is not None:
                     yield part
-                if self.thrifty:
-                    self.reader.close()
         except OffsetOutOfRangeError:
             # What was trimmed meanwhile is no longer among the records from the earliest on.
             if not self.floating:
@@ -120,7 +163,9 @@ class Span:
             else:
                 total += self._read_count(low, high)
             start = high
-        return total + self._read_count(start, stop)
+        total += self._read_count(start, stop)
+        self.reader.close()
+        return total
 
     def _read_count(self, start: int, stop: int) -> int:
         """How many records are read from an offset up to another; where no segment holds them, this says why."""
@@ -129,24 +174,55 @@ class Span:
         return sum(part.stop - part.first for part in piece.forward(stop))
 
 
+def matching(engine: Engine, patterns: Sequence[str]) -> list[TopicEntry]:
+    """The topics that any of the names and patterns stands for, by name; internal ones never do."""
+    by_name = engine.refresh().by_name
+    plain = {pattern for pattern in patterns if not is_pattern(pattern)}
+    found = {name: entry for name in plain if (entry := by_name.get(name)) is not None}
+    if wild := [pattern for pattern in patterns if pattern not in plain]:
+        # A copy, because another thread may take in what the catalog got meanwhile.
+        every = list(by_name.items())
+        found.update({name: entry for name, entry in every if any(match(pattern, name) for pattern in wild)})
+    return [found[name] for name in sorted(found) if not is_internal(name)]
+
+
 def resolve(engine: Engine, entry: TopicEntry, request: Request) -> list[Span]:
     """The spans of a topic as it stands now: every end is taken once, here."""
-    chosen = _chosen(entry, request)
+    return resolve_each(engine, [entry], request)
+
+
+def resolve_each(engine: Engine, entries: Sequence[TopicEntry], request: Request) -> list[Span]:
+    """The spans of all these topics, in their order."""
     spans = []
-    for index in chosen:
-        span = open_span(engine, entry, index, request)
-        span.thrifty = len(chosen) > READERS_OPEN_MAX
-        spans.append(span)
+    for entry in entries:
+        asked = request.of(entry)
+        spans += [open_span(engine, entry, index, asked) for index in _chosen(entry, asked)]
+    many = len(spans) > READERS_OPEN_MAX
     if isinstance(request.last, int):
+        for span in spans:
+            span.thrifty = many
         keep_last(spans, request.last)
     for span in spans:
+        # One after the other needs one file at a time; `one_by_one` closes each behind itself.
+        span.thrifty = many and request.by_time
         span.first = span.next
     return spans
 
 
+def one_by_one(spans: Sequence[Span], streams: Sequence[Iterator[Part]], *, many: bool) -> Iterator[Part]:
+    """The parts of one stream after the other; of many spans each gives its file back before the next begins."""
+    for span, stream in zip(spans, streams, strict=True):
+        yield from stream
+        if many:
+            span.reader.close()
+
+
 def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -> Span:
     """One partition, from where the request says."""
-    partition = engine.partition(entry, index)
+    try:
+        partition = engine.partition(entry, index)
+    except TopicNotFoundError:
+        raise dropped(entry.name) from None
     reader = engine.store.reader(partition, mapped=request.mapped)
     start, end = partition.start, partition.end
     span = Span(entry.name, partition, reader, start, end)
@@ -181,19 +257,19 @@ def keep_last(spans: Sequence[Span], count: int) -> None:
         if guess.count() == guess.stop - guess.next:
             span.next, span.floating = guess.next, span.floating and guess.next == span.next
             return
-    lows = {span.partition.index: span.stop for span in spans}
+    lows = {(span.topic, span.partition.index): span.stop for span in spans}
     left = count
     parts = merged([span.backward() for span in spans], reverse=True) if count else iter(())
     for part in parts:
         taken = min(left, part.stop - part.first)
-        lows[part.partition] = part.columns.offset(part.stop - taken)
+        lows[part.topic, part.partition] = part.columns.offset(part.stop - taken)
         left -= taken
         if not left:
             break
     if left:
         return
     for span in spans:
-        span.next, span.floating = lows[span.partition.index], False
+        span.next, span.floating = lows[span.topic, span.partition.index], False
 
 
 def gaps(reader: Reader) -> list[tuple[int, int]]:
@@ -243,6 +319,10 @@ def explained(error: CorruptionError, topic: str, reader: Reader) -> CorruptionE
 def dropped(topic: str) -> TopicNotFoundError:
     """The error for a topic that goes away under a reader."""
     return TopicNotFoundError(f"The topic {topic!r} was dropped.", topic=topic)
+
+
+def _offsets_of(places: Mapping[str, Mapping[int, int]], topic: str) -> StartPoint | None:
+    return StartPoint("offsets", 0, places[topic]) if topic in places else None
 
 
 def _chosen(entry: TopicEntry, request: Request) -> Sequence[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tailrace.disk.catalog import CATALOG_SLOT
@@ -88,18 +87,18 @@ class Topic:
 
         A value of None with a key is a tombstone. `expect_offset` appends only if the record gets that very offset.
         """
-        now = time_ns() // 1_000
+        engine = self.log.live or self.log.engine
+        now = engine.files.now_us()
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
         if key is not None:
             key = encode_data(key, "key")
         stored = b"" if headers is None else encode_headers(headers)
-        time = now if timestamp is None else parse_time(timestamp, "timestamp")
+        time = now if timestamp is None else parse_time(timestamp, "timestamp", now_us=now)
         if expect_offset is not None:
             expect_offset = parse_count(expect_offset, "expect_offset")
         level = UNSET if durable is None else parse_durable(durable)
         size = 0 if value is None else len(value)
-        engine = self.log.live or self.log.engine
         # An engine that is being closed waits for everybody between enter and leave.
         engine.enter()
         try:
@@ -154,7 +153,7 @@ class Topic:
         With durable=True all of them are kept or none, otherwise all or none of each partition. A table has the
         columns value, key, headers and timestamp, of which only value must be there.
         """
-        now = time_ns() // 1_000
+        now = (self.log.live or self.log.engine).files.now_us()
         intake = take_in(values, keys, json=json, headers=headers, timestamps=timestamps)
         level = UNSET if durable is None else parse_durable(durable)
         while True:
@@ -204,8 +203,8 @@ class Topic:
 
     def read(
         self,
-        start: Start = "earliest",
-        stop: Start | None = None,
+        start: Start | Mapping[tuple[str, int], int] = "earliest",
+        stop: Start | Mapping[tuple[str, int], int] | None = None,
         *,
         last: int | timedelta | str | None = None,
         limit: int | None = None,
@@ -249,7 +248,7 @@ class Topic:
 
     def offset_at(self, time: datetime | str | int, partition: int = 0) -> int:
         """The first offset whose record is at or after a time; the end when there is none."""
-        moment = parse_time(time)
+        moment = parse_time(time, now_us=self.log.engine.files.now_us())
         return self._look(partition, lambda reader, part: offset_at(reader, moment))
 
     def offsets(self) -> dict[int, Bounds]:
@@ -304,7 +303,7 @@ class Topic:
         engine = self.log.writing()
         entry = engine.entry(self.name)
         count = len(entry.slots)
-        point = parse_start(before, "before")
+        point = parse_start(before, "before", now_us=engine.files.now_us())
         if point.kind == "offsets":
             if partition is not None:
                 raise TypeError("Give offsets by partition, or partition=, not both.")

@@ -20,7 +20,8 @@ from .read import record_options, run
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Print the newest records of a topic, then follow it.
 
-    The same as read -n 10 -f. A topic that does not exist yet is waited for; Ctrl-C ends.
+    The same as read -n 10 -f, also of a pattern such as 'sensors.*'. A topic that does not exist yet is waited for;
+    Ctrl-C ends.
     """
     fixed = {"start": "earliest", "stop": None, "follow": True, "reverse": False, "count": False}
     run(invocation, topic, {**options, **fixed})
