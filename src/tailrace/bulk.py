@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace import engine as engines
 from tailrace.applied import markers_of
 from tailrace.disk.codec import codec_of
 from tailrace.disk.frame import HEADER_BYTES, Prepared, body_fits, place, read_header
@@ -125,10 +126,9 @@ class FrameBuilder:
         timestamps: Iterable[datetime | int] | Any = None,
     ) -> None:
         """Add records, as `build` takes them; those without a timestamp have the time of this call."""
-        from time import time_ns
-
+        now = engines.FILES.now_us()
         intake = take_in(values, keys, headers=headers, timestamps=timestamps)
-        frames = intake.frames(time_ns() // 1000, self._codec, VALUE_BYTES_MAX)
+        frames = intake.frames(now, self._codec, VALUE_BYTES_MAX)
         self._prepared += frames
         self.records += sum(frame.count for frame in frames)
         self.bytes += frames_size(frames)

@@ -7,6 +7,7 @@ from itertools import islice
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tailrace import engine as engines
 from tailrace.disk.frame import VALUE_NULLS, Prepared, prepare
 from tailrace.errors import LimitError, RecordTooLargeError
 from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
@@ -288,7 +289,8 @@ def _times(timestamps: Any, count: int) -> Sequence[int]:
     times = _listed(timestamps, "timestamps", count)
     if {*map(type, times)} == {int} and min(times) >= TIME_US_MIN and max(times) <= TIME_US_MAX:
         return times
-    return [parse_time(time, "timestamp") for time in times]
+    now = engines.FILES.now_us()
+    return [parse_time(time, "timestamp", now_us=now) for time in times]
 
 
 # What a read gives besides what can be written: the place of a record is not its writer's to choose.

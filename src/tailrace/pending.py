@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from time import time_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailrace.intake import Rows
@@ -28,7 +27,7 @@ class Group(Rows):
         self.times: list[int] | None = None
         self.producer = producer
         self.partition = partition
-        self.time = time_ns() // 1_000
+        self.time = producer.engine.files.now_us()
         self.first = -1
         self.error: BaseException | None = None
         # Futures that somebody waits for; all others find their result here when they are asked.

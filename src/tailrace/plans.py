@@ -74,8 +74,9 @@ def plan(
     """
     engine = log.engine
     size = max(1, parse_size(target_bytes, "target_bytes"))
-    until = None if stop is None else parse_start(stop, "stop")
-    request = Request("", parse_start(start), until, None, parse_partitions(partitions))
+    now = engine.files.now_us()
+    until = None if stop is None else parse_start(stop, "stop", now_us=now)
+    request = Request("", parse_start(start, now_us=now), until, None, parse_partitions(partitions))
     parts: list[ReadPart] = []
     for topic in [topics] if isinstance(topics, str) else topics:
         for span in resolve(engine, engine.entry(topic), request._replace(topic=topic)):

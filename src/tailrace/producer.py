@@ -127,7 +127,7 @@ class Producer:
         self.check_same()
         key = None if key is None else encode_data(key, "key")
         stored = encode_headers(headers)
-        time = None if timestamp is None else parse_time(timestamp, "timestamp")
+        time = None if timestamp is None else parse_time(timestamp, "timestamp", now_us=self.engine.files.now_us())
         value_bytes, key_bytes = len(value or b""), len(key or b"")
         size = value_bytes + key_bytes + len(stored) + RECORD_OVERHEAD_BYTES
         with self._mutex:
