@@ -461,6 +461,9 @@ def test_default_settings():
         "max_record_bytes": 64 << 20,
         "segment_bytes": 256 << 20,
         "segment_age": "1d",
+        "retain": "forever",
+        "retain_bytes": None,
+        "keep_unread": False,
     }
 
 
@@ -473,8 +476,14 @@ def test_settings_from_user():
         max_record_bytes="1MiB",
         segment_bytes="64MB",
         segment_age="2h",
+        retain="7d",
+        retain_bytes="1GB",
+        keep_unread=["b", "a"],
     )
-    assert settings == (4, "murmur2", 0.05, "zstd", 1 << 20, 64_000_000, 7_200.0)
+    assert settings == (
+        *(4, "murmur2", 0.05, "zstd", 1 << 20, 64_000_000, 7_200.0),
+        *(604_800.0, 1_000_000_000, ("a", "b")),
+    )
     assert settings.to_json()["durable"] == "50ms"
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert settings.to_user()["segment_age"] == "2h"
@@ -608,7 +617,7 @@ def test_a_setting_of_a_newer_version_is_not_ignored():
 
 def test_tuning():
     tuning = Tuning()
-    assert tuning == (32 << 20, 0.5, 60.0, True, 128 << 10, 256)
+    assert tuning == (32 << 20, 0.5, 60.0, True, 128 << 10, 256, 5.0)
     assert Tuning(journal_bytes=65_536, background=False)._replace(background=True).journal_bytes == 65_536
     with pytest.raises(AttributeError):
         tuning.background = False
@@ -623,7 +632,7 @@ def test_results_are_plain_json():
     stats = Stats(
         *("/log", "ab12", 1, 1, 10, 1_000, 12, 1_200, 2.5, 250.0, 7),
         *(Latency(12, 5, 9, 20, 31), Latency(7, 500, 900, 2_000, 3_100)),
-        *(MOMENT, None, JournalInfo(1, 1 << 20, 512), 2, 1 << 30),
+        *(MOMENT, None, JournalInfo(1, 1 << 20, 512), 2, 1 << 30, 1 << 40, 60.0, True),
     )
     for result in (Bounds(0, 10, 8), info, damage, report, stats):
         plain = result.to_json()

@@ -12,7 +12,9 @@ import pytest
 
 import tailrace
 from tailrace.bulk import InlinePart, build, commit
-from tailrace.statistics import Survey
+from tailrace.disk.catalog import TopicEntry
+from tailrace.disk.gauges import Totals
+from tailrace.statistics import Survey, _full_in
 
 TIME = 1_700_000_000_000_000
 
@@ -197,3 +199,66 @@ def test_many_topics_can_be_polled(log, capsys):
         print(f"\n500 topics: first {first * 1e3:.0f} ms, topics {listing * 1e3:.1f} ms, stats {stats * 1e3:.1f} ms")
     assert stats < 0.2
     assert listing < 0.2
+
+
+# The disk.
+
+
+def entry_of(**settings):
+    stored = {"segment_bytes": 1_000, "segment_age": 3_600.0, **settings}
+    return TopicEntry(1, "orders", stored, (1, 2), {})
+
+
+@pytest.mark.parametrize(
+    ("topics", "seconds"),
+    [
+        ([], None),
+        ([{}], 100.0),
+        ([{"retain": "read"}], 100.0),
+        # A segment for each of the two partitions comes on top.
+        ([{"retain_bytes": 7_000}], None),
+        ([{"retain_bytes": 9_000}], 100.0),
+        ([{"retain_bytes": 7_000, "keep_unread": True}], 100.0),
+        ([{"retain": "40s"}], None),
+        ([{"retain": "2m"}], 100.0),
+        ([{"retain_bytes": 7_000}, {"retain": "40s"}], 100.0),
+        ([{"retain_bytes": 4_096}, {"retain": "10s"}], None),
+        ([{"retain_bytes": 4_096}, {}], 100.0),
+    ],
+)
+def test_when_the_disk_is_full(topics, seconds):
+    """Limits of all topics together may keep the disk from filling up; one without a limit does not."""
+    sizes = [(entry_of(**settings), []) for settings in topics]
+    assert _full_in(10_000, 100.0, sizes) == seconds
+    assert _full_in(10_000, 0.0, sizes) is None
+
+
+@pytest.mark.parametrize(
+    ("free", "disk", "nearly"),
+    [
+        (100 << 30, 1 << 40, False),
+        (1 << 30, 1 << 40, False),
+        ((1 << 30) - 1, 1 << 40, True),
+        (600 << 20, 10 << 30, False),
+        (500 << 20, 10 << 30, True),
+    ],
+)
+def test_nearly_full(tmp_path, monkeypatch, free, disk, nearly):
+    """Less than a twentieth, or less than 1 GiB, whichever is smaller."""
+    monkeypatch.setattr("tailrace.disk.files.Files.free_bytes", lambda *_: free)
+    monkeypatch.setattr("tailrace.disk.files.Files.disk_bytes", lambda *_: disk)
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").append("x")
+        stats = log.stats()
+        assert (stats.free_bytes, stats.disk_bytes, stats.nearly_full) == (free, disk, nearly)
+
+
+def test_nearly_full_by_the_rate(tmp_path, monkeypatch):
+    monkeypatch.setattr("tailrace.statistics.collect", lambda *_: Totals(bytes_per_second=1e9))
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").append("x")
+        stats = log.stats()
+        assert stats.full_in == pytest.approx(stats.free_bytes / 1e9)
+        assert stats.nearly_full == (stats.full_in < 3_600)
+        log.topic("orders").alter(retain="1ms")
+        assert log.stats().full_in is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
@@ -216,6 +216,12 @@ class TopicSettings(NamedTuple):
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
     # Seconds after which a segment is closed, so that old records can be trimmed file by file.
     segment_age: float = limits.SEGMENT_AGE_SECONDS_DEFAULT
+    # Seconds for which records are kept; "forever"; "read": until every group that reads the topic has read them.
+    retain: float | Literal["forever", "read"] = "forever"
+    # Bytes of the whole topic above which the oldest segments go; None: no limit.
+    retain_bytes: int | None = None
+    # What is due waits until all groups that read the topic have read it, or these groups.
+    keep_unread: bool | tuple[str, ...] = False
 
     @classmethod
     def from_user(cls, **given: Any) -> Self:
@@ -236,6 +242,10 @@ class TopicSettings(NamedTuple):
         if isinstance(self.durable, float):
             stored["durable"] = exact_duration(self.durable)
         stored["segment_age"] = exact_duration(self.segment_age)
+        if isinstance(self.retain, float):
+            stored["retain"] = exact_duration(self.retain)
+        if isinstance(self.keep_unread, tuple):
+            stored["keep_unread"] = [*self.keep_unread]
         return stored
 
     def to_user(self) -> Settings:
@@ -294,6 +304,8 @@ class Tuning(NamedTuple):
     zero_ahead_bytes: int = 128 * limits.KIB
     # Partitions whose files this process keeps open at the same time.
     open_partitions_max: int = 256
+    # Seconds between two looks for records that retention lets go.
+    vacuum_seconds: float = 5.0
 
 
 def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,9 +329,56 @@ def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             if parsed[name] < limits.SEGMENT_AGE_SECONDS_MIN:
                 shortest = format_duration(limits.SEGMENT_AGE_SECONDS_MIN)
                 raise ValueError(f"segment_age={value!r} is too short: the minimum is {shortest}.")
+        elif name == "retain":
+            parsed[name] = _parse_retain(value)
+        elif name == "retain_bytes":
+            parsed[name] = _parse_retain_bytes(value)
+        elif name == "keep_unread":
+            parsed[name] = _parse_keep_unread(value)
         else:
             raise TypeError(_unknown_setting(name))
     return parsed
+
+
+def _parse_retain(value: Any) -> float | Literal["forever", "read"]:
+    example = 'write a time such as "7d", "forever", or "read" for until every group has read them'
+    if value == "forever" or value == "read":
+        return cast('Literal["forever", "read"]', value)
+    if isinstance(value, str) and not value.strip()[:1].isdigit():
+        raise ValueError(f"retain={value!r} is not known: {example}.")
+    if value is None:
+        raise TypeError(f"retain must not be None: {example}.")
+    seconds = parse_duration(value, "time in retain=")
+    if seconds < limits.RETAIN_SECONDS_MIN:
+        shortest = format_duration(limits.RETAIN_SECONDS_MIN)
+        raise ValueError(f"retain={value!r} is too short: the minimum is {shortest}.")
+    return seconds
+
+
+def _parse_retain_bytes(value: Any) -> int | None:
+    if value is None:
+        return None
+    size = parse_size(value, "retain_bytes")
+    if size < limits.RETAIN_BYTES_MIN:
+        smallest = format_size(limits.RETAIN_BYTES_MIN)
+        raise ValueError(f"retain_bytes={value!r} is too small: write {smallest} or more, or None for no limit.")
+    return size
+
+
+def _parse_keep_unread(value: Any) -> bool | tuple[str, ...]:
+    example = "write True for all groups that read the topic, a list of groups, or False"
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        raise TypeError(f"keep_unread={value!r} is a str: write [{value!r}] for this group, or True for all of them.")
+    if not isinstance(value, (Sequence, set, frozenset)) or isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"keep_unread must not be a {type(value).__name__}: {example}.")
+    if not value:
+        raise ValueError(f"keep_unread={value!r} names no group: {example}.")
+    from .names import validate_group_name
+
+    # In order, so that the same groups named otherwise are the same setting.
+    return tuple(sorted({validate_group_name(name) for name in value}))
 
 
 def _unknown_setting(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, proxy
 
@@ -15,7 +16,7 @@ from tailrace.disk.segment import HEADER_BYTES, read_footer, read_segment_header
 from tailrace.disk.tails import END, SLOTS_WORD, START
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.names import is_internal
-from tailrace.options import TopicSettings
+from tailrace.options import TopicSettings, parse_duration
 from tailrace.records import to_datetime
 from tailrace.types import JournalInfo, Latency, Stats, TopicInfo
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 # A rate is taken over at least so long, so that two calls in a row do not show noise.
 RATE_SECONDS_MIN = 1.0
+# The disk is nearly full when less than a twentieth of it is free, or less than this, whichever is smaller;
+NEARLY_FULL_BYTES = 1 << 30
+# or when it will be full so soon at the rate of the last seconds.
+NEARLY_FULL_SECONDS = 3_600.0
 # The first call has nothing to compare with: it counts the records of so long.
 RECENT_SECONDS = 10
 
@@ -46,6 +51,8 @@ def stats(engine: Engine) -> Stats:
     entries = [entry for entry in engine.refresh().by_name.values() if not is_internal(entry.name)]
     sizes = [size for entry in entries for size in survey.sizes(entry)]
     totals = collect(engine.files, f"{store.path}/stats")
+    free, disk = engine.files.free_bytes(store.path), engine.files.disk_bytes(store.path)
+    full_in = _full_in(free, totals.bytes_per_second, [(entry, survey.sizes(entry)) for entry in entries])
     return Stats(
         path=store.path,
         id=store.home.log_id.hex(),
@@ -64,8 +71,33 @@ def stats(engine: Engine) -> Stats:
         newest=_latest(sizes),
         journal=survey.journal(),
         processes=totals.processes,
-        free_bytes=engine.files.free_bytes(store.path),
+        free_bytes=free,
+        disk_bytes=disk,
+        full_in=full_in,
+        nearly_full=free < min(disk // 20, NEARLY_FULL_BYTES)
+        or (full_in is not None and full_in < NEARLY_FULL_SECONDS),
     )
+
+
+def _full_in(free: int, rate: float, topics: Iterable[tuple[TopicEntry, list[Size]]]) -> float | None:
+    """Seconds until the disk is full at a rate of bytes a second; None when limits of the topics stop it before."""
+    if rate <= 0:
+        return None
+    growth = longest = 0.0
+    for entry, sizes in topics:
+        settings = entry.settings
+        retain, limit = settings.get("retain", "forever"), settings.get("retain_bytes")
+        segments = len(entry.slots) * entry.segment_bytes
+        if settings.get("keep_unread") or (limit is None and retain in ("forever", "read")):
+            growth = float("inf")
+            break
+        if limit is not None:
+            growth += max(0, limit + segments - sum(size.bytes for size in sizes))
+        else:
+            # Of what is appended from now on no more is kept than what comes in so long, a segment more included.
+            seconds = parse_duration(retain)
+            longest = max(longest, seconds + min(seconds, entry.segment_age))
+    return free / rate if growth + rate * longest > free else None
 
 
 def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
@@ -102,7 +134,7 @@ class Size(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """The segments of a partition before the newest, which do not change until a trim."""
+    """The segments of a partition before the newest, those below its start left out: they may be gone any moment."""
 
     first: int
     newest: int
@@ -154,7 +186,7 @@ class Survey:
         try:
             sealed = self.sealed.get(slot)
             if sealed is None or sealed.newest != state.base or start != before.start:
-                sealed = self.sealed[slot] = self._list(partition, state.base)
+                sealed = self.sealed[slot] = self._list(partition, state.base, start)
             oldest = before.oldest
             if oldest is None or start != before.start:
                 oldest = self._oldest(partition, sealed.first, start)
@@ -164,10 +196,12 @@ class Survey:
             return Size(start, end)
         return Size(start, end, sealed.bytes + state.position, oldest, newest)
 
-    def _list(self, partition: Partition, newest: int) -> Sealed:
-        bases = [base for name in self.files.list_directory(partition.path) if (base := segment_base(name)) is not None]
-        stats = [self.files.stat(f"{partition.path}/{segment_name(base)}") for base in bases if base < newest]
-        return Sealed(min(bases, default=newest), newest, sum(stat.size for stat in stats if stat is not None))
+    def _list(self, partition: Partition, newest: int, start: int) -> Sealed:
+        names = self.files.list_directory(partition.path)
+        bases = sorted(base for name in names if (base := segment_base(name)) is not None and base <= newest)
+        kept = [base for base, following in pairwise(bases) if following > start]
+        stats = [self.files.stat(f"{partition.path}/{segment_name(base)}") for base in kept]
+        return Sealed(min(kept, default=newest), newest, sum(stat.size for stat in stats if stat is not None))
 
     def _oldest(self, partition: Partition, base: int, start: int) -> int | None:
         """The smallest time of the first frame kept, or of its stretch when a trim cut into the segment."""

@@ -47,6 +47,7 @@ def small_limits() -> Iterator[None]:
     """Adoption, catalog snapshots and growth of the tails at sizes that are small enough to simulate."""
     limits = [
         (commit, "ADOPT_BYTES_MIN", 600), (admin, "CATALOG_SEGMENT_BYTES", 600), (admin, "CATALOG_BYTES_A_TOPIC", 1),
+        (admin, "CATALOG_AHEAD_BYTES", 512), (admin, "CATALOG_FREE_BYTES_MIN", 2_048),
         (tails, "STEP_BYTES", 2 * tails.SLOT_BYTES), (tails, "SLOTS_STEP", 2),
     ]  # fmt: skip
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]

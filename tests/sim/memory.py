@@ -113,7 +113,7 @@ class Words(View):
 class Events:
     """Stands in for Watch: counts writes of the file, not stores into its mappings."""
 
-    __slots__ = ("inode", "path", "process", "seen", "woken")
+    __slots__ = ("__weakref__", "inode", "path", "process", "seen", "woken")
 
     def __init__(self, process: Process, inode: Inode, path: str) -> None:
         self.process = process
@@ -131,6 +131,10 @@ class Events:
 
     def _ready(self) -> bool:
         return self.woken or self.inode.modified != self.seen
+
+    def parted(self) -> bool:
+        """As on a system without an event for it: whoever waits looks from time to time."""
+        return False
 
     def wake(self) -> None:
         self.woken = True

@@ -187,6 +187,10 @@ class Process(Files):
         self.disk.step(self, "free_bytes", (path,))
         return 1 << 40 if self.disk.free is None else self.disk.free
 
+    def disk_bytes(self, path: str) -> int:
+        self.disk.step(self, "free_bytes", (path,))
+        return 1 << 41
+
     def _directory(self, path: str) -> Directory:
         inode = self.disk.find(path)
         if inode is None:
@@ -229,6 +233,9 @@ class Process(Files):
         return fd
 
     def close(self, fd: int) -> None:
+        if self.dead:
+            # The kernel has closed it. Objects that a dead process left behind are finalized whenever that may be.
+            return
         fault = self.disk.step(self, "close", (fd,))
         _release(self._open_file(fd))
         del self.descriptors[fd]
@@ -390,7 +397,7 @@ class Process(Files):
             self.disk.strike(fault, self)
         return memoryview(bytes(file.data[:size]))
 
-    def watch(self, path: str) -> Watch:
+    def watch(self, path: str, closes: str | None = None) -> Watch:
         fault = self.disk.step(self, "watch", (path,))
         inode = self.disk.find(path)
         if inode is None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tailrace.disk.catalog import TopicEntry, encode
+from tailrace.disk.catalog import TopicEntry, encode, is_snapshot
 from tailrace.disk.frame import prepare
 from tailrace.disk.partition import frames_size
 from tailrace.disk.recovery import remove_tree
 from tailrace.disk.segment import HEADER_BYTES
-from tailrace.disk.tails import DIRTY, END, FAILED, INCARNATION, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
-from tailrace.errors import CorruptionError, LimitError, TopicExistsError, TopicNotFoundError
+from tailrace.disk.tails import DIRTY, END, FAILED, INCARNATION, PENDING, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
+from tailrace.errors import (
+    CorruptionError,
+    DiskFullError,
+    LimitError,
+    TailraceError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from tailrace.limits import PARTITIONS_MAX, SLOTS_MAX, TOPIC_ID_MAX
 
 if TYPE_CHECKING:
+    from tailrace.disk.partition import Partition
     from tailrace.disk.store import Store
 
 Result = TypeVar("Result")
@@ -22,6 +31,20 @@ Result = TypeVar("Result")
 # A catalog segment is closed by a snapshot when it is longer than this, and than this a topic.
 CATALOG_SEGMENT_BYTES = 1 << 20
 CATALOG_BYTES_A_TOPIC = 1_024
+# Zeros ahead of the catalog's last record, for the records that free space on a full disk.
+CATALOG_AHEAD_BYTES = 64 * 1_024
+# With less than this free, no new catalog segment is begun for such a record.
+CATALOG_FREE_BYTES_MIN = 1 << 20
+# Segments removed under one hold of a partition's lock: writers take turns with a long removal.
+SWEEP_SEGMENTS_MAX = 8
+
+
+class Cut(NamedTuple):
+    """One partition of a topic as it was looked at, and the offset before which its records may go."""
+
+    entry: TopicEntry
+    partition: int
+    offset: int
 
 
 class Admin:
@@ -37,13 +60,15 @@ class Admin:
             catalog = self.store.catalog
             if name in catalog.by_name:
                 raise TopicExistsError(f"The topic {name!r} exists already.", topic=name)
-            first = self._record_offset()
+            # Decided once: the id of the topic is the offset of its record.
+            snapshot = self._needs_snapshot()
+            first = catalog.offset + snapshot
             if first >= TOPIC_ID_MAX:
                 raise LimitError("The catalog has given out every topic id.")
             slots = self._give_slots(partitions, 0, first + 1)
             entry = TopicEntry(first + 1, name, settings, tuple(slots), {})
             self._make_directories(entry, 0)
-            self._record({"op": "create", "name": name, "settings": settings, "slots": slots})
+            self._record({"op": "create", "name": name, "settings": settings, "slots": slots}, snapshot=snapshot)
             return catalog.by_name[name]
 
         return self._alone(change)
@@ -68,18 +93,100 @@ class Admin:
             entry = self._alive(topic_id)
             partition = store.partition(entry.slots[index])
             start = partition.start
-            if offset <= start:
+            recorded = entry.trims.get(index, 0)
+            if max(offset, recorded) <= start:
                 return 0
+            if store.tails.words[partition.word + PENDING]:
+                raise DiskFullError("The disk is full: an earlier commit has to be written to this partition first.")
             store.make_way([partition])
             if offset > partition.safe:
                 # Else a cut could give trimmed offsets to new records, which the trim would hide.
                 store.inside(partition, partition.settle)
-            bounded = min(offset, partition.safe)
-            self._record({"op": "trim", "id": topic_id, "partition": index, "offset": bounded})
-            store.inside(partition, lambda: partition.trim(bounded))
+            # A process that died may have recorded more than it removed.
+            bounded = max(min(offset, partition.safe), recorded)
+            if bounded > recorded:
+                self._record(_trim_record(topic_id, index, bounded))
+            store.inside(partition, partial(partition.forget, bounded))
             return max(0, bounded - start)
 
-        return self._alone(change)
+        forgotten = self._alone(change, freeing=True)
+        entry = self.store.catalog.by_id.get(topic_id)
+        if forgotten and entry is not None:
+            partition = self.store.partition(entry.slots[index])
+            while self.sweep(partition):
+                continue
+        return forgotten
+
+    def forget(self, cuts: Sequence[Cut]) -> dict[int, TailraceError]:
+        """Move the starts of several partitions, with one sync for all; the files below them are left to `sweep`.
+
+        What has changed since it was looked at stays: a topic that was dropped or altered, a partition with a commit
+        that has to be resolved first. By slot, why a start that is recorded could not be moved yet.
+        """
+
+        def change() -> dict[int, TailraceError]:
+            records: list[dict[str, Any]] = []
+            todo: list[tuple[Partition, int]] = []
+            for entry, index, offset in cuts:
+                known = self.store.catalog.by_id.get(entry.id)
+                if known is None or known.settings != entry.settings:
+                    continue
+                partition = self.store.partition(known.slots[index])
+                bounded = min(offset, partition.safe)
+                if bounded <= partition.start or self.store.tails.words[partition.word + PENDING]:
+                    continue
+                if bounded > known.trims.get(index, 0):
+                    records.append(_trim_record(entry.id, index, bounded))
+                todo.append((partition, bounded))
+            if records:
+                self._record(*records)
+            return self._move_starts(todo)
+
+        return self._alone(change, freeing=True)
+
+    def _move_starts(self, todo: Sequence[tuple[Partition, int]]) -> dict[int, TailraceError]:
+        """Store starts that the catalog has; one that fails does not hold up the others, and is made good later."""
+        failed = {}
+        for partition, offset in todo:
+            try:
+                self.store.make_way([partition])
+                self.store.inside(partition, partial(partition.forget, offset))
+            except TailraceError as error:
+                failed[partition.slot] = error
+        return failed
+
+    def sweep(self, partition: Partition, timeout: float | None = None) -> int:
+        """Remove a few segments below the start of a partition; how many, none when nothing is left."""
+        store = self.store
+        store.check_writable()
+        store.make_way([partition])
+        return store.inside(partition, partial(partition.sweep, SWEEP_SEGMENTS_MAX), timeout)
+
+    def sweep_catalog(self) -> int:
+        """Remove the catalog's segments before the newest snapshot; how many that were."""
+
+        def change() -> int:
+            return self.store.inside(self.store.catalog_partition, self._sweep_catalog)
+
+        return self._alone(change, freeing=True)
+
+    def _sweep_catalog(self) -> int:
+        partition = self.store.catalog_partition
+        state = partition.state
+        if not state.base or state.end == state.base:
+            return 0
+        reader = self.store.reader(partition)
+        try:
+            first = next(reader.frames(state.base, state.base + 1))
+            if not is_snapshot(reader.columns(first).value(0) or b""):
+                raise CorruptionError("A catalog segment does not begin with a snapshot", path=partition.path)
+        finally:
+            reader.close()
+        partition.forget(state.base)
+        removed = 0
+        while some := partition.sweep(SWEEP_SEGMENTS_MAX):
+            removed += some
+        return removed
 
     def drop(self, topic_id: int) -> None:
         """Forget a topic: the record first, then its slots, then its files."""
@@ -97,9 +204,9 @@ class Admin:
                     words[partition.word + DIRTY] = 0
                     words[partition.word + SAFE] = words[partition.word + END]
                     words[partition.word + FAILED] = 0
+                    partition.end_writing()
                 finally:
                     partition.abandon()
-                partition.close()
                 store.partitions.pop(partition.slot, None)
                 store.opened.pop(partition.slot, None)
                 store.indexes.active.pop(partition.path, None)
@@ -111,15 +218,25 @@ class Admin:
 
         self._alone(change)
 
-    def _alone(self, change: Callable[[], Result]) -> Result:
-        """Run a change under the journal lock, on a catalog that is up to date."""
+    def _alone(self, change: Callable[[], Result], *, freeing: bool = False) -> Result:
+        """Run a change under the journal lock, on a catalog that is up to date.
+
+        One that frees space does not wait for a dead commit that can only be resolved when there is some.
+        """
         store = self.store
         store.check_writable()
 
         def fresh() -> Result:
             store.home.check_writable()
             if store.tails.words[UNRESOLVED_WORD]:
-                store.committer.resolve_locked()
+                try:
+                    store.committer.resolve_locked()
+                except DiskFullError:
+                    if not freeing:
+                        raise
+                    for partition in store.committer.entered:
+                        partition.abandon()
+                    store.committer.entered = []
             # A writer that died between the catalog's block and its word has the word stored by entering.
             store.inside(store.catalog_partition, lambda: None)
             store.refresh()
@@ -183,25 +300,44 @@ class Admin:
     def _needs_snapshot(self) -> bool:
         """Whether the next record begins a new segment; only the holder of the journal lock writes to the catalog."""
         block = self.store.tails.read_block(0)
-        if block is None:
+        if block is None or not block[1].end:
             return False
-        state = block[1]
-        catalog = self.store.catalog
+        if self._must_begin():
+            return True
+        catalog, files = self.store.catalog, self.store.files
         limit = max(CATALOG_SEGMENT_BYTES, CATALOG_BYTES_A_TOPIC * len(catalog.by_id), 4 * catalog.snapshot_bytes)
-        return state.end > 0 and (not state.active or state.position == HEADER_BYTES or state.position > limit)
+        if block[1].position <= limit:
+            return False
+        # A segment that was closed without room for the next would leave no place for a record that frees space.
+        return files.free_bytes(self.store.path) >= CATALOG_FREE_BYTES_MIN + 2 * limit
 
-    def _record_offset(self) -> int:
-        """The offset that the next catalog record gets."""
-        return self.store.catalog.offset + self._needs_snapshot()
+    def _must_begin(self) -> bool:
+        """Whether there is no segment that takes a record without a snapshot before it."""
+        block = self.store.tails.read_block(0)
+        return block is not None and (not block[1].active or block[1].position == HEADER_BYTES)
 
-    def _record(self, record: dict[str, Any]) -> None:
-        """Append a record to the catalog, behind a snapshot where a segment begins, and follow it."""
+    def _record(self, *records: dict[str, Any], snapshot: bool | None = None) -> None:
+        """Append records to the catalog, behind a snapshot where a segment begins, and follow them."""
+        store = self.store
+        values: list[bytes | None] = [encode(record) for record in records]
+        if snapshot is not None:
+            self._write(values, snapshot)
+        else:
+            needed = self._needs_snapshot()
+            try:
+                self._write(values, needed)
+            except DiskFullError:
+                if not needed or self._must_begin():
+                    raise
+                self._write(values, False)
+        store.tails.wake()
+        store.refresh()
+
+    def _write(self, values: Sequence[bytes | None], snapshot: bool) -> None:
         store = self.store
         partition = store.catalog_partition
-        values: list[bytes | None] = [encode(record)]
-        snapshot = self._needs_snapshot()
         if snapshot:
-            values.insert(0, store.catalog.snapshot())
+            values = [store.catalog.snapshot(), *values]
         frames = prepare(values, None, None, store.files.now_us())
 
         def write() -> None:
@@ -209,7 +345,10 @@ class Admin:
             if snapshot:
                 partition.seal()
             partition.write(frames, frames_size(frames), True)
+            partition.keep_ahead(CATALOG_AHEAD_BYTES)
 
         store.inside(partition, write)
-        store.tails.wake()
-        store.refresh()
+
+
+def _trim_record(topic_id: int, index: int, offset: int) -> dict[str, Any]:
+    return {"op": "trim", "id": topic_id, "partition": index, "offset": offset}

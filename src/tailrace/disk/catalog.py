@@ -93,8 +93,10 @@ class Catalog:
             slots = entry.slots + tuple(record["slots"])
             self._put(entry._replace(settings={**entry.settings, **record["settings"]}, slots=slots))
         elif op == "trim":
-            entry = self.by_id[record["id"]]
-            self._put(entry._replace(trims={**entry.trims, record["partition"]: record["offset"]}))
+            entry, partition = self.by_id[record["id"]], record["partition"]
+            # What is gone stays gone, whatever a later record says.
+            offset = max(record["offset"], entry.trims.get(partition, 0))
+            self._put(entry._replace(trims={**entry.trims, partition: offset}))
         elif op == "drop":
             self._forget(self.by_id[record["id"]])
         else:
@@ -166,6 +168,15 @@ class Catalog:
             for entry in self.by_id.values()
         ]
         return encode({"op": "snapshot", "topics": topics, "next_slot": self.next_slot})
+
+
+def is_snapshot(value: bytes) -> bool:
+    """Whether a record stands for all records before it, so that a catalog may begin with it."""
+    try:
+        record = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.get("op") == "snapshot"
 
 
 def encode(record: dict[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,6 +78,15 @@ class Columns:
         if self.offsets is not None:
             return bisect_left(self.offsets, relative)
         return min(max(relative, 0), self.count)
+
+    def size(self, first: int, stop: int) -> int:
+        """The bytes of values, keys and headers of some records."""
+        ends = (self.value_offsets, self.key_offsets, self.header_offsets)
+        return sum([each[stop] - each[first] for each in ends if each is not None])
+
+    def fitting(self, first: int, stop: int, size: int) -> int:
+        """The index up to which records from `first` on have no more than so many bytes."""
+        return first + bisect_right(range(first + 1, stop + 1), size, key=lambda last: self.size(first, last))
 
     def time(self, index: int) -> int:
         times = self.times

@@ -189,6 +189,8 @@ class Committer:
         for write in writes:
             if write.expect is not None:
                 write.partition.expect(write.expect)
+            if write.guard is not None:
+                write.guard()
         planned = [self._plan(write) for write in writes]
         parts = [part for part, _ in planned]
         for write, part in zip(writes, parts, strict=True):

@@ -37,6 +37,7 @@ WAITERS_MAX = 16
 # Bound once: an attribute look-up on a module costs a twentieth of the system call it leads to.
 _pread, _pwrite, _pwritev = os.pread, os.pwrite, os.pwritev
 _flock = fcntl.flock
+_time_ns = time.time_ns
 _EXCLUSIVE, _SHARED, _UNLOCK = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN
 _EXCLUSIVE_NOW, _SHARED_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB
 _PLAIN = (bytes, bytearray)
@@ -92,7 +93,7 @@ class Files:
 
     def now_us(self) -> int:
         """Microseconds since 1970, UTC."""
-        return time.time_ns() // 1000
+        return _time_ns() // 1000
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -150,6 +151,11 @@ class Files:
         """Bytes an unprivileged process can still write on the file system of `path`."""
         figures = os.statvfs(path)
         return figures.f_bavail * figures.f_frsize
+
+    def disk_bytes(self, path: str) -> int:
+        """Size of the file system of `path`."""
+        figures = os.statvfs(path)
+        return figures.f_blocks * figures.f_frsize
 
     def open(
         self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False, directory: bool = False
@@ -287,9 +293,9 @@ class Files:
         """The first `size` bytes of a file that no longer changes; the memory lives as long as its views."""
         return memoryview(_memory(fd, size, mmap.PROT_READ)) if size else memoryview(b"")
 
-    def watch(self, path: str) -> Watch:
-        """Something that wakes when `path` is written to."""
-        return Watch(path)
+    def watch(self, path: str, closes: str | None = None) -> Watch:
+        """Something that wakes when `path` is written to, or a file of the directory `closes` is closed by a writer."""
+        return Watch(path, closes)
 
 
 def _stat_of(result: os.stat_result) -> Stat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 from tailrace.disk.tails import LOG_FAILED_WORD
@@ -21,7 +22,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 class Home:
     """One open directory: its files, its tails, and how long a wait may take."""
 
-    __slots__ = ("files", "gauges", "log_id", "path", "tails", "timeout", "tuning")
+    __slots__ = ("files", "gauges", "log_id", "on_seal", "path", "tails", "timeout", "tuning")
 
     def __init__(self, files: Files, path: str, log_id: bytes, tails: Tails, tuning: Tuning, timeout: float) -> None:
         self.files = files
@@ -31,6 +32,8 @@ class Home:
         self.tuning = tuning
         self.timeout = timeout
         self.gauges: Gauges | None = None
+        # Called after a segment was sealed, under its partition's lock; it returns at once.
+        self.on_seal: Callable[[], None] | None = None
 
     def check_writable(self) -> None:
         """Refuse to go on after the journal failed twice."""

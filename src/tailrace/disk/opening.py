@@ -30,6 +30,7 @@ OWN_NAMES = frozenset(
         "catalog",
         "topics",
         "namespaces",
+        "members",
         f"{IDENTITY_NAME}.new",
     }
 )

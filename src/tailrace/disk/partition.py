@@ -41,7 +41,7 @@ from tailrace.disk.tails import (
     State,
     word_of,
 )
-from tailrace.errors import CorruptionError, DurabilityError, OffsetMismatchError, TopicNotFoundError
+from tailrace.errors import CorruptionError, DiskFullError, DurabilityError, OffsetMismatchError, TopicNotFoundError
 from tailrace.limits import ZEROS_AHEAD_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -400,6 +400,11 @@ class Partition:
         if not self.state.active:
             self._create()
 
+    def know(self, index: Index) -> None:
+        """Take over what a reader of this process has seen of the active segment, so that a seal need not read it."""
+        if index.salt == self.state.salt and self.seen.position < index.position <= self.state.position:
+            self.seen = index
+
     def seal(self) -> None:
         """Give the active segment its footer; every step may be repeated after a death."""
         state = self.state
@@ -430,6 +435,8 @@ class Partition:
             ) from error
         self._store(state._replace(flags=state.flags | SEALED))
         words[word + SYNCING] = 0
+        if self.home.on_seal is not None:
+            self.home.on_seal()
 
     def _create(self) -> None:
         state = self.state
@@ -476,24 +483,57 @@ class Partition:
 
     # Forgetting.
 
-    def trim(self, offset: int) -> None:
-        """Move `start` up to an offset that the catalog knows already, and delete whole segments below it."""
+    def forget(self, offset: int) -> None:
+        """Move `start` up to an offset that the catalog knows already; the files below it are left to `sweep`."""
         state = self.state
-        offset = min(max(offset, state.start), state.end)
-        words, word = self.home.tails.words, self.word
+        offset = min(offset, state.end)
         if offset > state.start:
             self._store(state._replace(start=offset))
-            words[word + START] = offset
-        bases = sorted(
-            base for name in self.files.list_directory(self.path) if (base := segment_base(name)) is not None
-        )
-        kept = [base for base in bases if base <= self.state.base]
-        for base, following in pairwise(kept):
-            if following > offset:
-                break
-            self.files.remove_file(f"{self.path}/{segment_name(base)}")
-            # Two names removed without a sync in between may come back in the wrong order.
-            self.files.sync_directory(self.path)
+            self.home.tails.words[self.word + START] = offset
+
+    def sweep(self, limit: int) -> int:
+        """Delete whole segments below `start`, the oldest first, at most so many; how many that were.
+
+        The newest one goes when it is sealed and an empty successor keeps the end of the partition in its name.
+        """
+        removed = 0
+        for base, following in pairwise(self._bases()):
+            if following > self.state.start or removed == limit:
+                return removed
+            self._remove(base)
+            removed += 1
+        state = self.state
+        if removed < limit and state.flags & SEALED and state.base < state.end <= state.start:
+            try:
+                self._create()
+            except DiskFullError:
+                # It goes when there is room for 64 bytes.
+                return removed
+            self._remove(state.base)
+            removed += 1
+        return removed
+
+    def _bases(self) -> list[int]:
+        """The segments up to the newest that the state names, the oldest first."""
+        names = self.files.list_directory(self.path)
+        return sorted(base for name in names if (base := segment_base(name)) is not None and base <= self.state.base)
+
+    def _remove(self, base: int) -> None:
+        self.files.remove_file(f"{self.path}/{segment_name(base)}")
+        # Two names removed without a sync in between may come back in the wrong order.
+        self.files.sync_directory(self.path)
+
+    def keep_ahead(self, size: int) -> None:
+        """Have at least so many bytes of zeros behind the last frame: these can be written on a full disk too."""
+        position = self.state.position
+        if self.state.active and self.zeroed < position + size:
+            first, stop = max(position, self.zeroed), position + 2 * size
+            try:
+                self.files.write(self.descriptor, bytes(stop - first), first)
+            except OSError:
+                # There is no room now; the next write tries again.
+                return
+            self.zeroed = stop
 
     def release(self) -> bool:
         """Close the descriptors of an idle partition, synced before, or a write-back error would be lost with them."""
@@ -523,6 +563,11 @@ class Partition:
         finally:
             self.lock.mutex.release()
         return not busy
+
+    def end_writing(self) -> None:
+        """Under the lock, when the topic is dropped: others of this process may wait for it, so it stays what it is."""
+        self.checked = False
+        self._close_segment()
 
     def close(self) -> None:
         """Close the descriptors without unlocking: closing the last one of a lock frees it."""

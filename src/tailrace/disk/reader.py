@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tailrace.disk.tails import State
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+# The largest time of a segment of which none is known.
+TIME_UNKNOWN = (1 << 63) - 1
 
 
 class Frame(NamedTuple):
@@ -57,6 +59,7 @@ class SegmentInfo(NamedTuple):
     records: int
     min_time: int
     max_time: int
+    created: int
 
 
 class Indexes:
@@ -97,6 +100,7 @@ class Segment:
             self.close()
             raise
         self.salt = header.salt if header else 0
+        self.created = header.created if header else 0
         self.index: Index | None = None
         self.mapped = mapped
         self.read: Read = reading(files, self.descriptor)
@@ -287,11 +291,8 @@ class Reader:
     def _next(self, offset: int, stop: int, again: bool) -> bool:
         """Frames stopped before `stop`: go to the next segment, look again once, or say what is wrong."""
         segment = self.segment
-        if segment is not None and segment.offset == offset:
-            self._list()
-            if offset in self.bases and segment.base != offset:
-                self.close()
-                return False
+        if segment is not None and segment.offset == offset != segment.base and self._enter(offset):
+            return False
         if not again:
             # The cached index, listing or bytes may be older than the end that was read.
             if segment is not None:
@@ -308,6 +309,17 @@ class Reader:
                 latest=self.partition.end,
             )
         raise self._damage(offset, stop)
+
+    def _enter(self, base: int) -> bool:
+        """Go to the segment that begins where the last one ended, by its name alone; False when there is none."""
+        path = f"{self.partition.path}/{segment_name(base)}"
+        # Asked first: the segment at hand stays open, and placed, when there is damage to be named in it. The end is
+        # loaded so that a log which was closed meanwhile is noticed, though its files could still be read.
+        if base >= self.partition.end or self.files.stat(path) is None or self._open(base) is None:
+            return False
+        if not self.bases or base > self.bases[-1]:
+            self.bases.append(base)
+        return True
 
     def columns(self, frame: Frame) -> Columns:
         """The columns of a frame; a body that does not hold what its header says is damage."""
@@ -404,6 +416,8 @@ class Reader:
     def frames_reverse(self, start: int, stop: int) -> Iterator[Frame]:
         """The frames of `frames`, last first; memory is bounded by one stretch of an index."""
         stop = min(stop, self.partition.end)
+        # Once is enough: below here nothing is added, and what goes is noticed where it is missing.
+        self._list()
         while stop > start:
             first = max(start, self._stretch_start(stop - 1))
             stretch, damage = self._stretch(first, stop)
@@ -431,7 +445,6 @@ class Reader:
 
     def _stretch_start(self, offset: int) -> int:
         """The first offset of the stretch that holds an offset."""
-        self._list()
         segment = self._at(offset)
         if segment is None:
             return offset
@@ -466,23 +479,45 @@ class Reader:
         for number, base in enumerate(self.bases):
             if base >= end:
                 break
-            segment = self._open(base)
-            if segment is None:
-                continue
-            size = self.files.stat_open(segment.descriptor).size
             following = self.bases[number + 1] if number + 1 < len(self.bases) else end
-            index = segment.index or self._active_index(segment) or Index(segment.salt)
-            stop = base + index.span if segment.index is not None else min(following, end)
-            # Without an index nothing is known of the times in it: it is not to be skipped by time.
-            latest = index.max_time if index.offsets else (1 << 63) - 1
-            infos.append(
-                SegmentInfo(
-                    base, stop, segment.path, segment.salt, segment.index is not None, size, index.position,
-                    index.records, index.min_time, latest,
-                )
-            )  # fmt: skip
+            info = self.info(base, min(following, end))
+            if info is not None:
+                infos.append(info)
         self.close()
         return infos
+
+    def info(self, base: int, stop: int, *, walked: bool = True) -> SegmentInfo | None:
+        """One segment, None when it is gone; one without a footer is taken to end at `stop`.
+
+        Unless `walked`, the frames of an active segment are not looked at, so that nothing is known of its times.
+        """
+        segment = self._open(base)
+        if segment is None:
+            return None
+        size = self.files.stat_open(segment.descriptor).size
+        index = segment.index or (self._active_index(segment) if walked else None) or Index(segment.salt)
+        if segment.index is not None:
+            stop = base + index.span
+        # Without an index nothing is known of the times in it: it is not to be skipped by time.
+        latest = index.max_time if index.offsets else TIME_UNKNOWN
+        return SegmentInfo(
+            base, stop, segment.path, segment.salt, segment.index is not None, size, index.position, index.records,
+            index.min_time, latest, segment.created,
+        )  # fmt: skip
+
+    def active_index(self, base: int) -> Index | None:
+        """A copy of the index of the newest segment, as far as it is published; None when it is another one."""
+        segment = self._open(base)
+        with self.indexes.mutex:
+            index = None if segment is None or segment.index is not None else self._active_index(segment)
+            return None if index is None else index.copy()
+
+    def first_time(self) -> int | None:
+        """The smallest time in the first frame of the segment that was looked at last."""
+        if self.segment is None:
+            return None
+        header = read_header(memoryview(self.segment.read(FRAME_HEADER_BYTES, HEADER_BYTES)))
+        return None if header is None else header.min_time
 
 
 def _find_magic(read: Read, position: int, stop: int) -> int:

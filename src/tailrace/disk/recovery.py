@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
+from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace, is_snapshot
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
@@ -148,13 +148,36 @@ class Recovery:
                 damage or f"records up to {promised.safe} were acknowledged, but only those below {state.end} are there"
             )
             state = state._replace(end=promised.safe)
+        if state.end < place.trim:
+            # Only what was on disk is ever trimmed, and the newest segment keeps the end in its name.
+            damage = damage or f"records up to {place.trim} were trimmed, but its segments end at {state.end}"
+            state = state._replace(end=place.trim)
         first = self._first_base(directory)
+        if place.slot == CATALOG_SLOT and not self.write:
+            first = min(self._needed(directory, self._bases(directory)), default=0)
+        if place.slot == CATALOG_SLOT and first and not self._begins_with_snapshot(directory, first):
+            damage = damage or f"its first segments are missing: it begins at {first}, without a snapshot"
         if first > place.trim and place.slot != CATALOG_SLOT:
             # Whatever is removed on purpose is recorded in the catalog first.
             damage = damage or f"its first segments are missing: it begins at {first}, not at {place.trim}"
             first = 0
         start = min(state.end, max(first, place.trim))
         return Recovered(place, state._replace(safe=state.end, start=start), damage)
+
+    def _begins_with_snapshot(self, directory: str, base: int) -> bool:
+        """Whether a catalog segment can do without those before it."""
+        descriptor = self.files.open(f"{directory}/{segment_name(base)}")
+        try:
+            header = read_segment_header(self.files, descriptor)
+            if header is None:
+                return False
+            size = self.files.stat_open(descriptor).size
+            chain = salt_chain(header.salt)
+            for found in walk(reading(self.files, descriptor), HEADER_BYTES, 0, chain, size, bodies=True):
+                return is_snapshot(columns(found.header, found.body, base).value(0) or b"")
+            return False
+        finally:
+            self.files.close(descriptor)
 
     def _make_directory(self, directory: str) -> None:
         """A copy may have left empty directories out."""
@@ -245,6 +268,8 @@ class Recovery:
     def _scan(self, place: SlotPlace, directory: str, promised: State) -> tuple[State, str | None]:
         """The state that the segments show, and what is wrong with them."""
         bases = self._kept(directory, place.trim)
+        if place.slot == CATALOG_SLOT:
+            bases = self._needed(directory, bases)
         damage = None
         newest: tuple[int, int, Index] | None = None
         for number, base in enumerate(bases):
@@ -298,6 +323,31 @@ class Recovery:
                 self.files.remove_file(f"{directory}/{segment_name(base)}")
                 self.files.sync_directory(directory)
         return bases[len(gone) :]
+
+    def _needed(self, directory: str, bases: list[int]) -> list[int]:
+        """The catalog's segments without what came back: a removal whose sync failed may leave a gap behind it.
+
+        A segment that begins with a snapshot needs none before it, so nothing is lost behind such a gap.
+        """
+        first = 0
+        for number, (base, following) in enumerate(pairwise(bases), 1):
+            if self._end_of(directory, base) != following and self._begins_with_snapshot(directory, following):
+                first = number
+        if self.write:
+            for base in bases[:first]:
+                self.files.remove_file(f"{directory}/{segment_name(base)}")
+                self.files.sync_directory(directory)
+        return bases[first:]
+
+    def _end_of(self, directory: str, base: int) -> int | None:
+        """Where a sealed segment ends, None without a footer."""
+        descriptor = self.files.open(f"{directory}/{segment_name(base)}")
+        try:
+            header = read_segment_header(self.files, descriptor)
+            index = None if header is None else read_footer(self.files, descriptor, header.salt)
+        finally:
+            self.files.close(descriptor)
+        return None if index is None else base + index.span
 
     def _readable(self, descriptor: int, size: int) -> Index:
         """What frames there are behind a damaged header, so that the error for them names their range."""
@@ -359,6 +409,10 @@ class Recovery:
                 remove_tree(files, f"{topics}/{name}")
             elif entry is not None:
                 self._sweep_staged(f"{topics}/{name}")
+
+        if files.stat(f"{self.path}/members") is not None:
+            # Whoever recovers is alone: no member of any group is left.
+            remove_tree(files, f"{self.path}/members")
 
     def _sweep_staged(self, topic: str) -> None:
         for partition in self.files.list_directory(topic):

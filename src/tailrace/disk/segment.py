@@ -106,6 +106,14 @@ class Index:
             chain = int.from_bytes(head[FRAME_HEADER_BYTES - 4 :], "little")
             self.add(frame.count, frame.span, frame.min_time, frame.max_time, frame.size, chain)
 
+    def copy(self) -> Index:
+        """The same index, to be extended on its own."""
+        other = Index(self.salt)
+        for name in ("offsets", "positions", "lows", "highs", "chains"):
+            setattr(other, name, [*getattr(self, name)])
+        other.span, other.records, other.position, other.chain = self.span, self.records, self.position, self.chain
+        return other
+
     def find(self, offset: int) -> int:
         """The entry whose stretch holds a relative offset below `span`."""
         return max(0, bisect_right(self.offsets, offset) - 1)

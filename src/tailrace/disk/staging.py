@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tailrace.disk.frame import Prepared, place, salt_chain
@@ -30,6 +30,8 @@ class Write(NamedTuple):
     frames: Sequence[Prepared]
     expect: int | None = None
     staged: Staged | None = None
+    # Called under the partition's lock before anything is written; what it raises ends the commit without a trace.
+    guard: Callable[[], None] | None = None
 
     @property
     def span(self) -> int:

@@ -27,6 +27,7 @@ from tailrace.errors import (
     LimitError,
     LockedError,
     OffsetMismatchError,
+    OffsetOutOfRangeError,
     ReadOnlyError,
     StorageError,
     TailraceError,
@@ -43,6 +44,8 @@ Result = TypeVar("Result")
 # How long the flusher waits for one partition: a stopped writer there must not hold up the others.
 FLUSHER_PATIENCE_SECONDS = 0.05
 CATALOG_END_WORD = word_of(CATALOG_SLOT) + END
+# How often a reader of the catalog may be overtaken by one that removes its old segments.
+CATALOG_LOOKS_MAX = 8
 
 
 class Store:
@@ -73,6 +76,8 @@ class Store:
         self.queue = GroupCommit(self._commit_group)
         self.flusher = Flusher(tuning.flush_seconds, files.monotonic, self.flush_quietly)
         self.checkpointed = files.monotonic()
+        # Called after every round of the flusher, in its thread; it returns at once.
+        self.on_beat: Callable[[], None] | None = None
         if self.writable and tuning.background:
             self.home.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us())
         try:
@@ -95,16 +100,18 @@ class Store:
 
     def _follow_catalog(self) -> None:
         catalog = self.catalog
-        end = self.tails.words[CATALOG_END_WORD]
-        if catalog.offset == end:
+        if catalog.offset == self.tails.words[CATALOG_END_WORD]:
             return
         reader = self.reader(self.catalog_partition)
         try:
-            start = catalog.offset or reader.newest_base(end)
-            for frame in reader.frames(start, end):
-                column = reader.columns(frame)
-                for at in range(column.index_at(start), column.count):
-                    catalog.apply(column.offset(at), column.value(at) or b"")
+            for attempt in range(CATALOG_LOOKS_MAX):
+                try:
+                    self._apply_catalog(reader, self.tails.words[CATALOG_END_WORD])
+                    break
+                except OffsetOutOfRangeError as error:
+                    # Removed meanwhile, because a later segment begins with a snapshot: that is where to go on.
+                    if attempt == CATALOG_LOOKS_MAX - 1:
+                        raise CorruptionError("The catalog cannot be followed", path=self.tails.path) from error
         except CorruptionError as error:
             error.topic = error.topic or "the catalog"
             error.hint = "The records are not touched; restore the catalog directory from a copy of this log."
@@ -124,6 +131,16 @@ class Store:
                 self.partitions.pop(slot, None)
                 self.opened.pop(slot, None)
                 catalog.dropped.discard(slot)
+
+    def _apply_catalog(self, reader: Reader, end: int) -> None:
+        catalog = self.catalog
+        start = catalog.offset
+        if not start or start < self.catalog_partition.start:
+            start = reader.newest_base(end)
+        for frame in reader.frames(start, end):
+            column = reader.columns(frame)
+            for at in range(column.index_at(start), column.count):
+                catalog.apply(column.offset(at), column.value(at) or b"")
 
     def locate(self, slot: int) -> Partition | None:
         """The partition of a slot, None when no topic alive has it."""
@@ -168,9 +185,18 @@ class Store:
             raise ReadOnlyError("The log is open for reading only.")
 
     def append(
-        self, partition: Partition, frames: Sequence[Prepared], durable: float | None, expect: int | None = None
+        self,
+        partition: Partition,
+        frames: Sequence[Prepared],
+        durable: float | None,
+        expect: int | None = None,
+        guard: Callable[[], None] | None = None,
     ) -> int:
-        """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds."""
+        """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds.
+
+        A guard is called under the lock, before the write. It decides by what the partition holds then, so nothing is
+        written together with it.
+        """
         self.check_writable()
         if partition.lock.descriptor < 0:
             self.make_way([partition])
@@ -179,13 +205,23 @@ class Store:
             flusher.start()
         if durable == 0.0:
             _check_size(frames)
+            if guard is not None:
+                return self._append(partition, frames, expect, sync=True, guard=guard)
             return self.queue.submit(partition, frames, expect)
-        first = self._append(partition, frames, expect, sync=False)
+        first = self._append(partition, frames, expect, sync=False, guard=guard)
         if durable is not None:
             flusher.within(durable)
         return first
 
-    def _append(self, partition: Partition, frames: Sequence[Prepared], expect: int | None, *, sync: bool) -> int:
+    def _append(
+        self,
+        partition: Partition,
+        frames: Sequence[Prepared],
+        expect: int | None,
+        *,
+        sync: bool,
+        guard: Callable[[], None] | None = None,
+    ) -> int:
         gauges = self.home.gauges
         began = self.files.monotonic() if gauges is not None else 0.0
         size = _check_size(frames)
@@ -199,6 +235,8 @@ class Store:
                 entered = True
                 if expect is not None:
                     partition.expect(expect)
+                if guard is not None:
+                    guard()
                 first = partition.write(frames, size, sync)
                 self.tails.wake()
                 partition.leave()
@@ -350,7 +388,7 @@ class Store:
         self.make_way([write.partition for write in writes])
         if len(writes) == 1 and writes[0].staged is None:
             write = writes[0]
-            return [self.append(write.partition, one_group(write.frames), 0.0, write.expect)]
+            return [self.append(write.partition, one_group(write.frames), 0.0, write.expect, write.guard)]
         gauges = self.home.gauges
         began = self.files.monotonic()
         merged = [write._replace(frames=one_group(write.frames)) for write in writes]
@@ -431,6 +469,8 @@ class Store:
                 gauges.failed()
         if gauges is not None:
             gauges.beat()
+        if self.on_beat is not None:
+            self.on_beat()
 
     def checkpoint(self) -> None:
         """Empty the journal, when anything is in it, and move the durable floor of every partition."""

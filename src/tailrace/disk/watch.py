@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import struct
 import sys
 import threading
 
@@ -15,15 +16,18 @@ EVENT_BYTES_MAX = 65_536  # Events of one file are 16 bytes each; what is left i
 class Watch:
     """Wakes when a file is written to with write or pwrite; a store into a mapping is no event.
 
+    With `closes` it also wakes when a file of that directory is closed by somebody who had it open for writing, be it
+    by the end of its process, and notes that in `parted`; where the system has no such event, nothing is noted.
+
     One thread waits and closes; any thread may `wake` it, before or after. When this user has no event queue left
     (inotify gives 128), `wait` takes a millisecond at most and says that something may have happened.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, closes: str | None = None) -> None:
         # Guards the descriptors against a wake that arrives while they are closed and their numbers given away.
         self._mutex = threading.Lock()
         self._closed = False
-        self._queue = _Queue(path)
+        self._queue = _Queue(path, closes)
 
     def wait(self, timeout: float) -> bool:
         """True when something happened since the last wait, else False after `timeout` seconds."""
@@ -34,6 +38,11 @@ class Watch:
         self._queue.wait(min(timeout, POLL_SECONDS))
         return True
 
+    def parted(self) -> bool:
+        """Whether a file of the directory was closed since this was asked last, as far as waits have noticed."""
+        parted, self._queue.parted = self._queue.parted, False
+        return parted
+
     def wake(self) -> None:
         """End the wait that is under way, or the next one."""
         with self._mutex:
@@ -41,10 +50,10 @@ class Watch:
                 self._queue.wake()
 
     def close(self) -> None:
+        """Give the descriptors back; called again after an interrupt it does the rest."""
         with self._mutex:
-            if not self._closed:
-                self._closed = True
-                self._queue.close()
+            self._closed = True
+            self._queue.close()
 
 
 if sys.platform == "darwin":
@@ -57,8 +66,11 @@ if sys.platform == "darwin":
 
         watching = True
 
-        def __init__(self, path: str) -> None:
+        def __init__(self, path: str, closes: str | None) -> None:
+            # There is no event for a close; whoever needs one looks from time to time.
+            self.parted = False
             self._fd = os.open(path, _EVENT_ONLY | os.O_CLOEXEC)
+            self._open = [self._fd]
             try:
                 self._queue = select.kqueue()
                 flags = select.KQ_EV_ADD | select.KQ_EV_CLEAR
@@ -76,22 +88,32 @@ if sys.platform == "darwin":
 
         def close(self) -> None:
             self._queue.close()
-            os.close(self._fd)
+            _close_all(self)
 
 else:
     _IN_MODIFY = 0x2
+    _IN_CLOSE_WRITE = 0x8
+    # A file that was removed before it was closed tells of no death: whoever leaves removes its own first.
+    _IN_EXCL_UNLINK = 0x04000000
+    _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name behind it
     _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM)
 
     class _Queue:
-        """An inotify instance with one watch, and an eventfd for wakes."""
+        """An inotify instance with one watch or two, and an eventfd for wakes."""
 
-        def __init__(self, path: str) -> None:
+        def __init__(self, path: str, closes: str | None) -> None:
+            self.parted = False
+            self._looks = closes is not None
             self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             try:
-                self._events = _inotify(path)
+                self._events = _inotify(
+                    (path, _IN_MODIFY), *([(closes, _IN_CLOSE_WRITE | _IN_EXCL_UNLINK)] if closes else [])
+                )
             except BaseException:
                 os.close(self._wakes)
                 raise
+            # The wakes first: closing the other takes milliseconds, in which an interrupt likes to come.
+            self._open = [self._wakes, self._events] if self._events >= 0 else [self._wakes]
             self._poll = select.poll()
             self._poll.register(self._wakes, select.POLLIN)
             if self._events >= 0:
@@ -105,7 +127,9 @@ else:
             ready = self._poll.poll(max(timeout, 0.0) * 1000)
             for fd, _ in ready:
                 if fd == self._events:
-                    os.read(fd, EVENT_BYTES_MAX)
+                    events = os.read(fd, EVENT_BYTES_MAX)
+                    if self._looks and not self.parted:
+                        self.parted = _has_close(events)
                 else:
                     os.eventfd_read(fd)
             return bool(ready)
@@ -114,23 +138,41 @@ else:
             os.eventfd_write(self._wakes, 1)
 
         def close(self) -> None:
-            if self._events >= 0:
-                os.close(self._events)
-            os.close(self._wakes)
+            _close_all(self)
 
-    def _inotify(path: str) -> int:
-        """A descriptor that is readable after a write to `path`; -1 when the system has none left."""
+    def _has_close(events: bytes) -> bool:
+        position = 0
+        while position < len(events):
+            _, mask, _, length = _EVENT.unpack_from(events, position)
+            if mask & _IN_CLOSE_WRITE:
+                return True
+            position += _EVENT.size + length
+        return False
+
+    def _inotify(*watches: tuple[str, int]) -> int:
+        """A descriptor that is readable after an event of any path; -1 when the system has none left."""
         import ctypes
 
         library = ctypes.CDLL(None, use_errno=True)
         fd: int = library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if fd < 0:
             number = ctypes.get_errno()
-        elif library.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:
-            return fd
+            path = ""
         else:
-            number = ctypes.get_errno()
+            for path, mask in watches:
+                if library.inotify_add_watch(fd, os.fsencode(path), mask) < 0:
+                    number = ctypes.get_errno()
+                    break
+            else:
+                return fd
             os.close(fd)
         if number in _EXHAUSTED:
             return -1
         raise OSError(number, os.strerror(number), path)
+
+
+def _close_all(queue: _Queue) -> None:
+    """Close every descriptor once, all of them in C: no interrupt falls between two of them."""
+    closing = map(os.close, queue._open)
+    queue._open = []
+    _ = [*closing]

@@ -1,0 +1,829 @@
+"""The vacuum on real files: what goes and what stays, readers beside it, the thread that does it, a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace import engine as engines
+from tailrace import errors
+from tailrace import log as logs
+from tailrace import worker as workers
+from tailrace.disk import admin as admins
+from tailrace.disk import partition as partitions
+from tailrace.disk.files import Files
+from tailrace.disk.segment import segment_base
+from tailrace.options import Tuning
+from tests.processes import in_fork, run, start
+
+HOUR = 3_600
+
+
+class Clock(Files):
+    """The real files with a clock that can be set forward."""
+
+    __slots__ = ("ahead_us",)
+
+    def __init__(self) -> None:
+        self.ahead_us = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead_us
+
+    def forward(self, seconds: float) -> None:
+        self.ahead_us += round(seconds * 1e6)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(engines, "FILES", clock)
+    return clock
+
+
+@pytest.fixture
+def tune(monkeypatch):
+    """Nothing happens by itself, until this is called with a tuning for logs that are opened from now on."""
+    chores = workers.chores
+    monkeypatch.setattr(workers, "chores", None)
+
+    def tune(**settings):
+        monkeypatch.setattr(workers, "chores", chores)
+        monkeypatch.setattr(logs, "_tuning", lambda: Tuning(**settings))
+
+    return tune
+
+
+@pytest.fixture
+def log(tmp_path, clock, tune):
+    with tailrace.open(tmp_path / "log") as log:
+        yield log
+
+
+def files(topic, partition: int = 0) -> list[Path]:
+    """The segments of a partition; one below the start, which nobody reads, is one too."""
+    entry = topic.log.engine.entry(topic.name)
+    return sorted((Path(topic.log.location) / entry.directory / str(partition)).glob("*.seg"))
+
+
+def bases(topic, partition: int = 0) -> list[int]:
+    return [base for path in files(topic, partition) if (base := segment_base(path.name)) is not None]
+
+
+def size(topic) -> int:
+    entry = topic.log.engine.entry(topic.name)
+    return sum(path.stat().st_size for path in (Path(topic.log.location) / entry.directory).rglob("*.seg"))
+
+
+def fill(topic, segments: int, partition: int = 0) -> None:
+    """So many segments of 4 KiB, with three records each; the last of them is active."""
+    for _ in range(segments * 3):
+        topic.append(b"x" * 1_200, partition=partition)
+
+
+def values(topic) -> list[int]:
+    return [record.offset for record in topic.read()]
+
+
+# What goes.
+
+
+def test_by_age(log, clock):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h")
+    fill(topic, 3)
+    clock.forward(2 * HOUR)
+    fill(topic, 2)
+    dry = log.vacuum(dry_run=True)
+    assert (dry.segments, dry.records, dry.dry_run) == (3, 9, True)
+    assert bases(topic) == [0, 3, 6, 9, 12]
+    report = log.vacuum()
+    assert [note[:6] for note in report.removed] == [note[:6] for note in dry.removed]
+    assert (report.segments, report.records, report.bytes) == (3, 9, dry.bytes)
+    assert report.removed[0].why == "newest record is 2h old, kept for 1h"
+    assert [note.why for note in report.kept] == [report.kept[0].why, "active segment"]
+    assert report.kept[0].why.endswith("kept for 1h")
+    assert bases(topic) == [9, 12]
+    assert values(topic) == [*range(9, 15)]
+    assert topic.offsets()[0].earliest == 9
+    assert log.vacuum().segments == 0
+
+
+def test_a_topic_without_a_limit_is_not_touched(log, clock):
+    topic = log.topic("orders", segment_bytes=4096)
+    fill(topic, 2)
+    clock.forward(1_000 * HOUR)
+    report = log.vacuum()
+    assert (report.segments, [note.why for note in report.kept]) == (0, ["no limit is set"] * 2)
+    assert values(topic) == [*range(6)]
+
+
+def test_an_idle_topic_keeps_nothing_old(log, clock):
+    """The newest segment goes too, and the end of the partition stays what it was, also over a recovery."""
+    topic = log.topic("orders", partitions=2, segment_bytes=4096, retain="1h")
+    fill(topic, 2)
+    clock.forward(2 * HOUR)
+    dry = log.vacuum(dry_run=True)
+    assert [(note.first, note.last, note.sealed) for note in dry.removed] == [(0, 2, True), (3, 5, False)]
+    assert log.vacuum().records == 6
+    assert (bases(topic), size(topic)) == ([6], 64)
+    assert topic.offsets() == {0: (6, 6, 6), 1: (0, 0, 0)}
+    assert values(topic) == []
+    assert topic.append("x", partition=0).offset == 6
+
+
+def test_an_empty_partition_is_recovered_with_its_end(tmp_path, clock, tune, monkeypatch):
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders", segment_bytes=4096, retain="1h")
+        fill(topic, 2)
+        clock.forward(2 * HOUR)
+        assert log.vacuum().segments == 2
+        assert bases(topic) == [6]
+    (tmp_path / "log" / "tails").unlink()
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.topic("orders").offsets()[0] == (6, 6, 6)
+        assert log.topic("orders").append("x").offset == 6
+        assert log.verify().ok
+    (segment,) = (tmp_path / "log" / "topics").rglob("*.seg")
+    segment.unlink()
+    (tmp_path / "log" / "tails").unlink()
+    with tailrace.open(tmp_path / "log") as log, pytest.raises(errors.CorruptionError):
+        log.topic("orders").append("y")
+
+
+def test_a_young_active_segment_stays(log, clock):
+    topic = log.topic("orders", retain="1h")
+    topic.append("old")
+    clock.forward(HOUR / 2)
+    assert log.vacuum().kept[0].why == "active segment"
+    assert values(topic) == [0]
+    clock.forward(HOUR)
+    topic.append("young")
+    # It is closed, because it holds what is due; it stays, because it holds what is not.
+    (note,) = log.vacuum().kept
+    assert (note.first, note.last, note.sealed) == (0, 1, True)
+    clock.forward(HOUR / 2)
+    assert topic.append("next").offset == 2
+    assert bases(topic) == [0, 2]
+    clock.forward(HOUR * 0.6)
+    assert log.vacuum().records == 2
+
+
+def test_a_segment_that_another_process_wrote_is_closed(log, clock, tmp_path, monkeypatch):
+    """Its frames are looked at before the lock is taken, so that nobody waits for that."""
+    run(
+        """
+        import sys, tailrace
+        with tailrace.open(sys.argv[1]) as log:
+            topic = log.topic("orders", retain="1h")
+            for _ in range(100):
+                topic.append(b"x" * 100)
+        """,
+        tmp_path / "log",
+    )
+    topic = log.topic("orders")
+    clock.forward(2 * HOUR)
+    walked = []
+    monkeypatch.setattr(
+        partitions, "extend_index", lambda read, index, stop: walked.append(stop - index.position) or index
+    )
+    assert log.vacuum().records == 100
+    assert walked == [0]
+    assert topic.append("y").offset == 100
+    assert log.verify().ok
+
+
+def test_by_size(log):
+    topic = log.topic("orders", partitions=2, segment_bytes=4096, retain_bytes=16_384)
+    for _ in range(10):
+        fill(topic, 1, 0)
+        fill(topic, 1, 1)
+    before = size(topic)
+    report = log.vacuum()
+    assert report.bytes == before - size(topic) > 0
+    assert 16_384 <= size(topic) <= 16_384 + 2 * 4096
+    assert report.removed[0].why.startswith("above the limit of 16KiB:")
+    assert {note.partition for note in report.removed} == {0, 1}
+    topic.alter(retain_bytes=None)
+    assert log.vacuum().segments == 0
+
+
+def test_settings_altered_by_another_process_count_at_once(log, clock, tmp_path):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h")
+    fill(topic, 3)
+    clock.forward(2 * HOUR)
+    run(
+        "import sys, tailrace\nwith tailrace.open(sys.argv[1]) as log: log.topic('orders').alter(retain='forever')",
+        tmp_path / "log",
+    )
+    assert log.vacuum().segments == 0
+    assert len(values(topic)) == 9
+
+
+def test_settings_altered_in_the_middle_of_a_vacuum_count(log, clock, monkeypatch):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h")
+    fill(topic, 3)
+    clock.forward(2 * HOUR)
+    forget = admins.Admin.forget
+
+    def altered_before(self, cuts):
+        topic.alter(retain="forever")
+        return forget(self, cuts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(admins.Admin, "forget", altered_before)
+        report = log.vacuum()
+    assert report.segments == 0
+    assert report.kept[-1].why.startswith("its topic was changed meanwhile")
+    assert len(values(topic)) == 9
+
+
+def test_a_damaged_segment_keeps_what_is_behind_it(log, clock):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h")
+    fill(topic, 4)
+    path = files(topic)[1]
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+    clock.forward(2 * HOUR)
+    report = log.vacuum()
+    assert [note.first for note in report.removed] == [0]
+    assert report.kept[0].why == "it is damaged; run: tailrace verify"
+    assert report.kept[1].why == "older records before it stay, from 3 on"
+
+
+def test_internal_topics_are_not_touched(log, clock):
+    topic = log.topic("orders", retain="1h", segment_bytes=4096)
+    fill(topic, 2)
+    with log.consumer("orders", group="billing") as consumer:
+        assert len(consumer.poll(100)) == 6
+        consumer.commit()
+    clock.forward(1_000 * HOUR)
+    report = log.vacuum()
+    assert report.segments == 2
+    assert {note.topic for note in (*report.removed, *report.kept)} == {"orders"}
+    assert [group.name for group in log.groups()] == ["billing"]
+
+
+# Groups.
+
+
+def read(log, group: str, count: int) -> None:
+    with log.consumer("orders", group=group, commit="manual") as consumer:
+        assert len(consumer.poll(count)) == count
+        consumer.commit()
+
+
+def test_what_every_group_has_read_goes(log, clock):
+    topic = log.topic("orders", segment_bytes=4096, retain="read")
+    fill(topic, 4)
+    assert {note.why for note in log.vacuum().kept} == {"no group reads the topic", "active segment"}
+    read(log, "billing", 7)
+    read(log, "audit", 5)
+    report = log.vacuum()
+    assert [(note.first, note.why) for note in report.removed] == [(0, "read by every group: audit, billing")]
+    assert report.kept[0].why == "group audit has not read it: it is at 5"
+    read(log, "audit", 7)
+    read(log, "billing", 5)
+    assert log.vacuum().segments == 2
+    assert bases(topic) == [9]
+    clock.forward(61)
+    assert log.vacuum().segments == 1
+    assert topic.offsets()[0] == (12, 12, 12)
+    read_on = topic.append("x")
+    assert read_on.offset == 12
+    read(log, "billing", 1)
+
+
+def test_what_is_due_waits_for_the_groups_that_are_named(log, clock):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h", keep_unread=["billing"])
+    fill(topic, 3)
+    read(log, "audit", 1)
+    clock.forward(2 * HOUR)
+    report = log.vacuum()
+    assert report.segments == 0
+    assert report.kept[0].why == "group billing is waited for, and does not read the topic yet"
+    read(log, "billing", 4)
+    assert [note.first for note in log.vacuum().removed] == [0]
+    topic.alter(keep_unread=True)
+    assert log.vacuum().kept[0].why == "group audit has not read it: it is at 1"
+    topic.alter(keep_unread=False)
+    assert log.vacuum().records == 6
+
+
+# Readers beside it.
+
+
+@pytest.mark.parametrize("io", ["pread", "mmap"])
+def test_a_scan_in_a_segment_that_goes(tmp_path, clock, tune, io):
+    with tailrace.open(tmp_path / "log", io=io) as log:
+        topic = log.topic("orders", segment_bytes=4096, retain="1h")
+        fill(topic, 400)
+        scans = {name: topic.read(start, reverse=back) for name, start, back in
+                 (("earliest", "earliest", False), ("offset", 5, False), ("reverse", 5, True))}  # fmt: skip
+        running = {name: iter(scan) for name, scan in scans.items()}
+        for iterator in running.values():
+            next(iterator)
+        unread = iter(topic.read())
+        clock.forward(2 * HOUR)
+        fill(topic, 2)
+        assert log.vacuum().segments == 400
+        for name, iterator in running.items():
+            seen: list[tailrace.Record] = []
+            with pytest.raises(errors.OffsetOutOfRangeError) as caught:
+                seen.extend(iterator)
+            assert len(seen) < 1_200, name
+            assert (caught.value.earliest, caught.value.latest) == (1_200, 1_206)
+        assert [record.offset for record in unread] == [*range(1_200, 1_206)]
+        with pytest.raises(errors.OffsetOutOfRangeError) as caught:
+            topic.get(7)
+        assert caught.value.earliest == 1_200
+
+
+def test_readers_and_writers_go_on(log, tmp_path):
+    """A writer and readers of two processes beside a vacuum that never stops: nothing but gone offsets is raised."""
+    topic = log.topic("orders", segment_bytes=4096, retain_bytes=20_000)
+    fill(topic, 8)
+    reader = start(
+        """
+        import sys, tailrace
+        from tailrace import errors
+        seen, gone = 0, 0
+        with tailrace.open(sys.argv[1], "r") as log:
+            print("ready", flush=True)
+            while True:
+                try:
+                    for record in log.topic("orders").read():
+                        seen += 1
+                        if record.value == b"end":
+                            print(seen, gone)
+                            sys.exit()
+                except errors.OffsetOutOfRangeError:
+                    gone += 1
+        """,
+        tmp_path / "log",
+    )
+    assert reader.stdout is not None
+    assert reader.stdout.readline().strip() == "ready"
+    deadline = time.monotonic() + 2.0
+    written = removed = 0
+    while time.monotonic() < deadline:
+        fill(topic, 2)
+        written += 6
+        removed += log.vacuum().segments
+        assert size(topic) <= 20_000 + 4096
+    topic.append("end")
+    printed, complaint = reader.communicate(timeout=60)
+    assert reader.returncode == 0, complaint
+    assert removed > 5
+    assert int(printed.split()[0]) > 0
+    assert topic.offsets()[0].latest == 24 + written + 1
+
+
+def test_moving_through_many_segments_lists_the_directory_once(log, monkeypatch):
+    topic = log.topic("orders", segment_bytes=4096, durable=False)
+    fill(topic, 60)
+    listed = []
+    monkeypatch.setattr(Clock, "list_directory", lambda self, path: (listed.append(path), sorted(os.listdir(path)))[1])
+    assert values(topic) == [*range(180)]
+    assert len(listed) == 1
+    assert [record.offset for record in topic.read(reverse=True)] == [*range(179, -1, -1)]
+    assert len(listed) == 2
+
+
+# What was left half done.
+
+
+def test_a_removal_that_was_cut_short_is_finished(log, clock, monkeypatch):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h")
+    plain = log.topic("plain", segment_bytes=4096)
+    fill(topic, 4)
+    fill(plain, 4)
+    clock.forward(2 * HOUR)
+
+    class Died(BaseException):
+        pass
+
+    def die(*_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tailrace.disk.partition.Partition.sweep", die)
+        with pytest.raises(Died):
+            log.vacuum()
+        with pytest.raises(Died):
+            plain.trim(7)
+    assert bases(topic) == bases(plain) == [0, 3, 6, 9]
+    assert (topic.offsets()[0].earliest, plain.offsets()[0].earliest) == (12, 7)
+    log.vacuum()
+    assert (bases(topic), bases(plain)) == ([12], [6, 9])
+
+
+def test_a_trim_that_the_catalog_alone_has_is_finished(log, clock, monkeypatch):
+    topic = log.topic("orders", segment_bytes=4096)
+    fill(topic, 3)
+
+    class Died(BaseException):
+        pass
+
+    def die(*_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tailrace.disk.partition.Partition.forget", die)
+        with pytest.raises(Died):
+            topic.trim(3)
+    assert topic.offsets()[0].earliest == 0
+    log.vacuum()
+    assert (topic.offsets()[0].earliest, bases(topic)) == (3, [3, 6])
+
+
+def test_what_was_trimmed_by_hand_to_its_end_goes(log):
+    topic = log.topic("orders")
+    topic.extend([b"x" * 1_000] * 50)
+    assert topic.trim("latest") == 50
+    assert size(topic) > 50_000
+    log.vacuum()
+    assert (size(topic), topic.offsets()[0]) == (64, (50, 50, 50))
+
+
+# By itself.
+
+
+def eventually(condition, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def vacuum_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tailrace-vacuum"]
+
+
+def test_it_happens_by_itself(tmp_path, clock, tune):
+    tune(vacuum_seconds=0.05, flush_seconds=0.02)
+    with tailrace.open(tmp_path / "log") as log:
+        plain = log.topic("plain", segment_bytes=4096)
+        fill(plain, 2)
+        time.sleep(0.1)
+        assert not vacuum_threads()
+        topic = log.topic("orders", segment_bytes=4096, retain="1h")
+        fill(topic, 3)
+        eventually(vacuum_threads)
+        clock.forward(2 * HOUR)
+        eventually(lambda: bases(topic) == [9])
+        assert len(bases(plain)) == 2
+    assert not vacuum_threads()
+
+
+def test_a_sealed_segment_asks_for_it_at_once(tmp_path, clock, tune):
+    tune(vacuum_seconds=3_600.0, flush_seconds=0.02)
+    with tailrace.open(tmp_path / "log", durable=False) as log:
+        topic = log.topic("orders", segment_bytes=4096, retain_bytes=8192)
+        fill(topic, 1)
+        eventually(vacuum_threads)
+        fill(topic, 20)
+        eventually(lambda: size(topic) <= 8192 + 4096)
+
+
+def test_a_process_that_ends_soon_keeps_the_bound(tmp_path):
+    program = """
+        import sys, tailrace
+        with tailrace.open(sys.argv[1]) as log:
+            topic = log.topic("orders", segment_bytes=4096, retain_bytes=8192)
+            for _ in range(9):
+                topic.append(b"x" * 1_200)
+    """
+    for _ in range(4):
+        run(program, tmp_path / "log")
+        with tailrace.open(tmp_path / "log", "r") as log:
+            assert size(log.topic("orders")) <= 8192 + 4096
+
+
+def test_one_process_at_a_time(tmp_path, clock, tune):
+    tune(vacuum_seconds=0.02, flush_seconds=0.02)
+    tailrace.open(tmp_path / "log").close()
+    holder = start(
+        """
+        import fcntl, os, sys
+        descriptor = os.open(sys.argv[1], os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        print("held", flush=True)
+        sys.stdin.read()
+        """,
+        tmp_path / "log" / "topics",
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline().strip() == "held"
+    try:
+        with tailrace.open(tmp_path / "log", timeout=0.2) as log:
+            topic = log.topic("orders", segment_bytes=4096, retain="1h")
+            fill(topic, 3)
+            clock.forward(2 * HOUR)
+            eventually(vacuum_threads)
+            time.sleep(0.15)
+            assert bases(topic) == [0, 3, 6]
+            with pytest.raises(errors.LockedError, match="is being done by process") as caught:
+                log.vacuum()
+            assert caught.value.pid == holder.pid
+            assert log.vacuum(dry_run=True).segments == 3
+            holder.communicate("")
+            eventually(lambda: bases(topic) == [9])
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_failures_are_counted_and_nobody_is_told(tmp_path, clock, tune, monkeypatch):
+    tune(vacuum_seconds=0.02, flush_seconds=0.02)
+    calls = []
+
+    def fail(self, cuts):
+        calls.append(cuts)
+        raise errors.DiskFullError("The disk is full.")
+
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders", segment_bytes=4096, retain="1h")
+        fill(topic, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(admins.Admin, "forget", fail)
+            clock.forward(2 * HOUR)
+            eventually(lambda: len(calls) > 2)
+        eventually(lambda: bases(topic) == [9])
+        topic.append("goes on")
+        log.engine.store.home.gauges.close()
+        from tailrace.disk.gauges import collect
+
+        assert collect(clock, f"{log.location}/stats").failures >= 2
+
+
+def test_a_forked_child_has_a_vacuum_of_its_own(tmp_path, clock, tune):
+    tune(vacuum_seconds=0.05, flush_seconds=0.02)
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders", segment_bytes=4096, retain="1h")
+        fill(topic, 3)
+        eventually(vacuum_threads)
+        held: list[int] = []
+        assert log.engine.worker.hold(1.0, held)
+
+        def child():
+            # The parent's lock is not the child's, and the child's thread is not the parent's.
+            assert not log.engine.worker.locks
+            assert not vacuum_threads()
+            fill(topic, 1)
+            eventually(vacuum_threads)
+            clock.forward(2 * HOUR)
+            time.sleep(0.2)
+            return len(bases(topic))
+
+        assert in_fork(child) == 4
+        log.engine.worker.let_go(held)
+        clock.forward(2 * HOUR)
+        eventually(lambda: bases(topic) == [12])
+
+
+def test_a_round_without_limits_looks_at_no_file(log, monkeypatch):
+    from tailrace import vacuum
+
+    for number in range(50):
+        log.topic(f"t{number}").append("x")
+    assert not vacuum.is_wanted(log.engine)
+    touched = []
+    with monkeypatch.context() as patch:
+        for name in ("list_directory", "stat", "open", "read"):
+            patch.setattr(Clock, name, lambda *_, name=name, **__: touched.append(name))
+        assert not vacuum.is_wanted(log.engine)
+    assert touched == []
+
+
+def test_a_round_with_nothing_due_reads_no_file(log, monkeypatch):
+    from tailrace import vacuum
+
+    topic = log.topic("orders", segment_bytes=4096, retain="1h", retain_bytes="1GiB")
+    fill(topic, 10)
+    for _ in vacuum.steps(log.engine):
+        pass
+    touched = []
+    with monkeypatch.context() as patch:
+        for name in ("list_directory", "open", "read"):
+            patch.setattr(Clock, name, lambda *_, name=name, **__: touched.append(name))
+        for _ in vacuum.steps(log.engine):
+            pass
+    assert touched == []
+
+
+def test_it_needs_a_handle_that_writes_unless_it_is_dry(tmp_path, log, clock):
+    topic = log.topic("orders", segment_bytes=4096, retain="1h")
+    fill(topic, 3)
+    clock.forward(2 * HOUR)
+    with tailrace.open(tmp_path / "log", "r") as reading:
+        assert reading.vacuum(dry_run=True).segments == 3
+        with pytest.raises(errors.ReadOnlyError):
+            reading.vacuum()
+    with pytest.raises(TypeError, match="dry_run"):
+        log.vacuum(dry_run=1)  # type: ignore[arg-type]
+    log.close()
+    with pytest.raises(errors.ClosedError):
+        log.vacuum()
+
+
+# The catalog.
+
+
+@pytest.fixture
+def small_catalog(monkeypatch):
+    monkeypatch.setattr(admins, "CATALOG_SEGMENT_BYTES", 2_000)
+    monkeypatch.setattr(admins, "CATALOG_BYTES_A_TOPIC", 1)
+
+
+def catalog(log) -> list[str]:
+    return sorted(path.name for path in (Path(log.location) / "catalog").glob("*.seg"))
+
+
+def test_old_catalog_segments_go(log, small_catalog, tmp_path, monkeypatch):
+    follower = start(
+        """
+        import sys, tailrace
+        with tailrace.open(sys.argv[1]) as log:
+            log.topics()
+            print("ready", flush=True)
+            sys.stdin.readline()
+            print([topic.name for topic in log.topics()], log.topic("b").append("x").offset)
+        """,
+        tmp_path / "log",
+    )
+    assert follower.stdout is not None
+    assert follower.stdout.readline().strip() == "ready"
+    log.topic("a").append("x")
+    for _ in range(30):
+        log.topic("b").append("x")
+        log.topic("b").drop()
+    log.topic("b").append("x")
+    assert len(catalog(log)) > 2
+    log.vacuum()
+    assert len(catalog(log)) == 1
+    assert catalog(log)[0] > "0" * 20
+    printed, complaint = follower.communicate("\n", timeout=30)
+    assert printed.strip() == "['a', 'b'] 1", complaint
+    assert log.verify().ok
+    log.close()
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    with tailrace.open(tmp_path / "log") as again:
+        assert [topic.name for topic in again.topics()] == ["a", "b"]
+        again.topic("c").append("x")
+
+
+def test_a_catalog_may_begin_later_only_with_a_snapshot(log, small_catalog, tmp_path, monkeypatch):
+    for number in range(20):
+        log.topic(f"t{number}").append("x")
+    first, *others = catalog(log)
+    assert others
+    log.close()
+    folder = tmp_path / "log" / "catalog"
+    shutil.copytree(tmp_path / "log", tmp_path / "other")
+    # Without the first segment nothing is lost, since the second says it all.
+    (folder / first).unlink()
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    with tailrace.open(tmp_path / "log") as again:
+        assert len(again.topics()) == 20
+    # A first segment under a later name is no beginning.
+    folder = tmp_path / "other" / "catalog"
+    for name in others:
+        (folder / name).unlink()
+    (folder / first).rename(folder / others[0])
+    with pytest.raises(errors.CorruptionError, match="catalog is damaged"):
+        tailrace.open(tmp_path / "other")
+
+
+def test_the_catalog_keeps_room_for_removals(log):
+    log.topic("orders").append("x")
+    (name,) = catalog(log)
+    position = log.engine.store.tails.read_block(0)[1].position
+    assert (Path(log.location) / "catalog" / name).stat().st_size >= position + admins.CATALOG_AHEAD_BYTES
+
+
+# A full disk.
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request, tmp_path):
+    """A real file system of 16 MiB, where this user may mount one."""
+    place, image = tmp_path / "disk", tmp_path / "image"
+    place.mkdir()
+    if request.param == "tmpfs":
+        commands = [["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]]
+    else:
+        image.write_bytes(b"")
+        os.truncate(image, 16 << 20)
+        commands = [["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(place)]]
+    if any(shutil.which(command[0]) is None for command in commands):
+        pytest.skip("there is no command to make a file system")
+    for command in commands:
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("this user cannot mount a file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def take_all_space(path: Path) -> None:
+    """Fill the disk to the last block."""
+    with open(path, "ab", buffering=0) as file:
+        for count in (65_536, 4_096, 1):
+            try:
+                while True:
+                    file.write(bytes(count))
+            except OSError:
+                continue
+
+
+def append_until_full(topic, written: list[int]) -> None:
+    for number in range(10_000):
+        topic.append(os.urandom(20_000), partition=number % 2)
+        written[number % 2] += 1
+
+
+def test_a_really_full_disk_can_be_vacuumed(small_disk, tune):
+    with tailrace.open(small_disk / "log", durable=False) as log:
+        topic = log.topic("orders", partitions=2, segment_bytes="128KiB", retain_bytes="512KiB")
+        written = [0, 0]
+        with pytest.raises(errors.DiskFullError):
+            append_until_full(topic, written)
+        take_all_space(small_disk / "filler")
+        assert log.stats().free_bytes == 0
+        assert log.stats().nearly_full
+        with pytest.raises(errors.DiskFullError):
+            append_until_full(topic, written)
+        before = topic.offsets()
+        report = log.vacuum()
+        assert report.segments > 10
+        assert log.stats().free_bytes > 1 << 20
+        after = topic.offsets()
+        assert [after[index].latest for index in (0, 1)] == [before[index].latest for index in (0, 1)] == written
+        assert len(values(topic)) == sum(bounds.latest - bounds.earliest for bounds in after.values())
+        assert topic.append(os.urandom(20_000), partition=0).offset == written[0]
+    with tailrace.open(small_disk / "log") as log:
+        assert log.verify().ok
+
+
+def test_hundreds_of_removals_fit_on_a_full_disk(small_disk, tune):
+    """Each frees next to nothing, and something else takes it at once."""
+    with tailrace.open(small_disk / "log", durable=False) as log:
+        topic = log.topic("orders", segment_bytes=4096)
+        fill(topic, 210)
+        log.sync()
+        take_all_space(small_disk / "filler")
+        for number in range(200):
+            assert topic.trim(3 * number + 1) > 0
+            take_all_space(small_disk / "filler")
+        assert topic.offsets()[0].earliest == 598
+
+
+# Restarts under load.
+
+
+@pytest.mark.slow
+def test_twenty_restarts_under_load_keep_the_bound(tmp_path):
+    """Two writers at a time, killed without warning every other time: limit plus one segment a partition."""
+    program = """
+        import os, sys, time, tailrace
+        from tailrace import log as logs
+        from tailrace.options import Tuning
+        logs._tuning = lambda: Tuning(vacuum_seconds=0.05, flush_seconds=0.02)
+        log = tailrace.open(sys.argv[1], durable=False)
+        topic = log.topic("orders", partitions=3, segment_bytes=16_384, retain_bytes=131_072)
+        number = 0
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until:
+            topic.append(os.urandom(1_000), partition=number % 3)
+            number += 1
+            time.sleep(0.0005)
+        if sys.argv[2] == "killed":
+            os._exit(1)
+        log.close()
+    """
+    bound = 131_072 + 3 * 16_384
+    peaks = []
+    for restart in range(20):
+        ending = "killed" if restart % 2 else "closed"
+        writers = [start(program, tmp_path / "log", ending) for _ in range(2)]
+        for writer in writers:
+            _, complaint = writer.communicate(timeout=60)
+            assert writer.returncode == (restart % 2), complaint
+        with tailrace.open(tmp_path / "log") as log:
+            topic = log.topic("orders")
+            peaks.append(size(topic))
+            log.vacuum()
+            assert size(topic) <= bound
+            starts = [bounds.earliest for bounds in topic.offsets().values()]
+            assert len(values(topic)) == sum(bounds.latest - bounds.earliest for bounds in topic.offsets().values())
+    # By itself, without the vacuum by hand above, it is never far beyond.
+    assert max(peaks) <= bound + 3 * 16_384, peaks
+    assert all(starts)
