@@ -35,6 +35,10 @@ TREE = {
     "PositionError": ("position", "TailraceError"),
     "OffsetOutOfRangeError": ("offset-out-of-range", "PositionError"),
     "OffsetMismatchError": ("offset-mismatch", "PositionError"),
+    "OwnershipError": ("ownership", "TailraceError"),
+    "PartitionLostError": ("partition-lost", "OwnershipError"),
+    "GroupNotFoundError": ("group-not-found", "OwnershipError"),
+    "GroupBusyError": ("group-busy", "OwnershipError"),
     "StorageError": ("storage", "TailraceError"),
     "DiskFullError": ("disk-full", "StorageError"),
     "DurabilityError": ("durability", "StorageError"),
@@ -53,6 +57,9 @@ FIELDS = {
     "RecordTooLargeError": {"size": 70, "maximum": 64},
     "OffsetOutOfRangeError": {"earliest": 5, "latest": 9},
     "OffsetMismatchError": {"expected": 5, "actual": 9},
+    "PartitionLostError": {"group": "billing", "partitions": (("orders", 3), ("orders", 4))},
+    "GroupNotFoundError": {"group": "biling", "suggestion": "billing"},
+    "GroupBusyError": {"group": "billing", "members": ("box-71-00c0ffee",)},
     "StorageError": {"errno": errno.EIO, "path": "/log/tails"},
     "DiskFullError": {"errno": errno.ENOSPC, "path": "/log/tails"},
     "DurabilityError": {"errno": errno.EIO, "path": "/log/tails"},
@@ -139,8 +146,9 @@ def test_pickle_keeps_notes():
 def test_builtin_parents_are_caught_by_ordinary_handlers():
     with pytest.raises(BlockingIOError):
         raise make("LockedError")
-    with pytest.raises(LookupError):
-        raise make("TopicNotFoundError")
+    for name in ("TopicNotFoundError", "GroupNotFoundError"):
+        with pytest.raises(LookupError):
+            raise make(name)
     with pytest.raises(OSError) as caught:
         raise make("DiskFullError")
     assert caught.value.errno == errno.ENOSPC

@@ -1,4 +1,7 @@
-"""Tailrace: a durable, partitioned log in a directory."""
+"""Tailrace: a durable, partitioned log in a directory.
+
+PYTEST_DONT_REWRITE: a package that brings a plugin would have to be imported after pytest, or be warned of, otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tailrace import bulk, errors, types
     from tailrace.batch import Batch
+    from tailrace.consumer import Consumer
     from tailrace.log import Log, open
     from tailrace.producer import Producer
     from tailrace.records import Position, Record
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Consumer",
     "Log",
     "Position",
     "Producer",
@@ -31,6 +36,7 @@ __all__ = [
 # Each name is imported when it is asked for first: a command line that prints its help needs none of them.
 _MODULES = {
     "Batch": "batch",
+    "Consumer": "consumer",
     "Log": "log",
     "Position": "records",
     "Producer": "producer",

@@ -27,8 +27,10 @@ from tailrace.errors import (
 )
 from tailrace.names import topic_not_found
 from tailrace.options import TopicSettings
+from tailrace.worker import Worker
 
 if TYPE_CHECKING:
+    from tailrace.consumer import Consumer
     from tailrace.disk.catalog import Catalog, TopicEntry
     from tailrace.disk.opening import Mode
     from tailrace.disk.partition import Partition
@@ -65,7 +67,9 @@ class Engine:
         self.handles: set[int] = set()
         self._renew()
         # The store of this process; None after a fork until somebody needs it, and after the close.
-        self.live: Store | None = Store(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
+        self.live: Store | None = self._watched(
+            Store(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
+        )
 
     def _renew(self) -> None:
         """What must not be inherited: another thread of the parent may have held or counted it."""
@@ -77,8 +81,12 @@ class Engine:
         self.enter: Callable[[], int] = self._entered.__next__
         self.leave: Callable[[], int] = self._left.__next__
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        # Keeps the disk bounded.
+        self.worker = Worker(self)
         # Those that may still hold records which nobody has written.
         self.producers: set[Producer] = set()
+        # Those that may hold partitions of a group.
+        self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
     # What the others use.
 
@@ -136,10 +144,10 @@ class Engine:
         if generation != self.generation:
             raise ForkedError("This object was made in the parent process, before a fork.")
 
-    def watch(self) -> Watch:
+    def watch(self, closes: str | None = None) -> Watch:
         """Something that wakes when any process publishes, or when a handle closes; the caller closes it."""
         tails = f"{self.path}/tails"
-        watch = self.files.watch(tails if self.files.stat(tails) is not None else self.path)
+        watch = self.files.watch(tails if self.files.stat(tails) is not None else self.path, closes)
         self.watches.add(watch)
         return watch
 
@@ -153,10 +161,16 @@ class Engine:
 
     def wake(self) -> None:
         """End every wait, so that followers of a closed handle notice."""
-        for watch in list(self.watches):
+        for watch in listed(self.watches):
             watch.wake()
 
     # Life.
+
+    def _watched(self, store: Store) -> Store:
+        """The same store, with the worker looking after it."""
+        store.on_beat = self.worker.beat
+        store.home.on_seal = self.worker.poke
+        return store
 
     def _reopen(self) -> Store:
         """In a forked child: a store of its own, on first use."""
@@ -167,8 +181,10 @@ class Engine:
                 if self.files.stat(f"{self.path}/{IDENTITY_NAME}") is None:
                     raise NotALogError(f"There is no longer a log at {self.path}.")
                 mode: Mode = "a" if self.writable else "r"
-                self.live = Store(
-                    self.files, self.path, mode, exclusive=self.exclusive, timeout=self.timeout, tuning=self.tuning
+                self.live = self._watched(
+                    Store(
+                        self.files, self.path, mode, exclusive=self.exclusive, timeout=self.timeout, tuning=self.tuning
+                    )
                 )
             return self.live
 
@@ -191,6 +207,8 @@ class Engine:
 
     def close(self) -> None:
         """Close the store, after the writes that other threads are inside of."""
+        if not self.closed:
+            self.worker.finish()
         with self.mutex:
             if self.closed:
                 return
@@ -218,6 +236,9 @@ class Engine:
         self.generation += 1
         for producer in list(self.producers):
             producer.forget()
+        for consumer in listed(self.consumers):
+            consumer.forget()
+        self.worker.forget()
         self._renew()
         if store is not None:
             store.forget()
@@ -231,7 +252,8 @@ class Registry:
         self.engines: dict[tuple[int, int, int, bool], Engine] = {}
         # Also those that were replaced in the table above while somebody still uses them.
         self.alive: set[Engine] = set()
-        self.flushers: list[threading.Lock] = []
+        # Of the threads that must not be at work when a fork happens.
+        self.guards: list[threading.Lock] = []
         self.forking = False
 
     def acquire(
@@ -295,7 +317,8 @@ class Registry:
     def close_all(self) -> None:
         """At exit: bring to disk what handles that nobody closed have written."""
         for engine in list(self.alive):
-            for close in (*[producer.close for producer in list(engine.producers)], engine.close):
+            consumers = [consumer.close for consumer in listed(engine.consumers)]
+            for close in (*consumers, *[producer.close for producer in list(engine.producers)], engine.close):
                 try:
                     close()
                 except (TailraceError, OSError):
@@ -310,19 +333,20 @@ class Registry:
         self.forking = self.mutex.acquire(timeout=FORK_WAIT_SECONDS)
         for engine in list(self.alive):
             store = engine.live
-            if store is not None and store.flusher.guard.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                self.flushers.append(store.flusher.guard)
+            for guard in () if store is None else (store.flusher.guard, engine.worker.guard):
+                if guard.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    self.guards.append(guard)
 
     def after_in_parent(self) -> None:
-        while self.flushers:
-            self.flushers.pop().release()
+        while self.guards:
+            self.guards.pop().release()
         if self.forking:
             self.forking = False
             self.mutex.release()
 
     def after_in_child(self) -> None:
         self.mutex = threading.RLock()
-        self.flushers = []
+        self.guards = []
         self.forking = False
         for engine in list(self.alive):
             try:
@@ -330,6 +354,16 @@ class Registry:
             except (TailraceError, OSError):
                 # A descriptor that could not be closed is lost; the child opens its own.
                 continue
+
+
+def listed(some: weakref.WeakSet[Result]) -> list[Result]:
+    """What is in a set that other threads change."""
+    while True:
+        try:
+            return list(some)
+        except RuntimeError:
+            # Changed in this very moment, which a WeakSet does not bear.
+            continue
 
 
 def topic_settings(entry: TopicEntry) -> TopicSettings:

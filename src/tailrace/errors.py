@@ -7,6 +7,7 @@ TailraceError
  +- TopicError: TopicNotFoundError (also LookupError), TopicExistsError, SettingsMismatchError, InvalidNameError,
  |              RecordTooLargeError
  +- PositionError: OffsetOutOfRangeError, OffsetMismatchError
+ +- OwnershipError: PartitionLostError, GroupNotFoundError (also LookupError), GroupBusyError
  +- StorageError (also OSError): DiskFullError, DurabilityError, CommittedNotVisibleError
  +- LimitError, BusyError, MissingExtraError
 
@@ -271,6 +272,58 @@ class OffsetMismatchError(PositionError):
         super().__init__(message, hint=hint)
         self.expected = expected
         self.actual = actual
+
+
+class OwnershipError(TailraceError):
+    """Something belongs to somebody else, or to nobody."""
+
+    code = "ownership"
+
+
+class PartitionLostError(OwnershipError):
+    """The consumer no longer owns the partition, so it can commit nothing for it; `partitions` lists what was lost."""
+
+    code = "partition-lost"
+    hint = (
+        "Nothing of this call was stored, and the new owner reads on from the last stored cursor; "
+        "go on reading to join the group again."
+    )
+
+    def __init__(
+        self, message: str, *, group: str | None = None, partitions: tuple[tuple[str, int], ...] = (),
+        hint: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, hint=hint)
+        self.group = group
+        self.partitions = partitions
+
+
+class GroupNotFoundError(OwnershipError, LookupError):
+    """There is no group of that name."""
+
+    code = "group-not-found"
+    hint = "Nothing was changed; a group is created by its first consumer, and listed by: tailrace group ls"
+
+    def __init__(
+        self, message: str, *, group: str | None = None, suggestion: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.group = group
+        self.suggestion = suggestion
+
+
+class GroupBusyError(OwnershipError):
+    """Members of the group are at work, so its cursors are theirs; `members` lists them."""
+
+    code = "group-busy"
+    hint = "Nothing was changed; stop the members first, or evict them with: tailrace group evict"
+
+    def __init__(
+        self, message: str, *, group: str | None = None, members: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.group = group
+        self.members = members
 
 
 class StorageError(TailraceError, OSError):

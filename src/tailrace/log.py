@@ -11,24 +11,46 @@ from errno import ELOOP, ENAMETOOLONG
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from tailrace import engine as engines
+from tailrace import worker
 from tailrace.disk.home import storage_error
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.recovery import remove_tree
 from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError, TailraceError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
-from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name, validate_topic_name
+from tailrace.names import (
+    did_you_mean,
+    escape,
+    is_pattern,
+    unescape,
+    validate_group_name,
+    validate_namespace_name,
+    validate_topic_name,
+)
 from tailrace.options import Tuning, parse_durable, parse_duration, parse_flag, parse_size
 from tailrace.topics import Topic
 from tailrace.transactions import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from datetime import timedelta
     from os import PathLike
 
+    from tailrace.consumer import Consumer
     from tailrace.disk.opening import Mode
     from tailrace.engine import Engine
     from tailrace.producer import Producer
-    from tailrace.types import Durable, Duration, Settings, Stats, TopicInfo, VerifyReport
+    from tailrace.records import Record
+    from tailrace.types import (
+        Durable,
+        Duration,
+        GroupInfo,
+        Settings,
+        Start,
+        Stats,
+        TopicInfo,
+        VacuumReport,
+        VerifyReport,
+    )
 
 LOG_VARIABLE = "TAILRACE_LOG"
 NAMESPACE_VARIABLE = "TAILRACE_NAMESPACE"
@@ -125,8 +147,12 @@ class Log:
     # Topics.
 
     def topic(self, name: str, **settings: Unpack[Settings]) -> Topic:
-        """A topic by its name; given settings create it, or must be those it has."""
+        """A topic by its name, where given settings create it, or must be those it has; or a pattern to read."""
         engine = self.engine
+        if is_pattern(name):
+            from tailrace.patterns import Pattern
+
+            return Pattern(self, name, {**settings})
         topic = Topic(self, validate_topic_name(name), {**settings})
         if settings:
             topic.ensure(engine)
@@ -143,6 +169,103 @@ class Log:
     def transaction(self) -> Transaction:
         """Appends to several topics that become visible together, or not at all."""
         return Transaction(self)
+
+    # Groups.
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        start: Start = "earliest",
+        stop: Start | Literal["now"] | None = None,
+        commit: Literal["after", "before", "manual"] = "after",
+        commit_every: int | timedelta | str = "1s",
+        on_lost: Literal["error", "earliest", "latest"] = "error",
+        member: str | None = None,
+    ) -> Consumer:
+        """Read for a group what it has not read yet: topics by name or pattern, shared with the group's other members.
+
+        `start` is where a group begins in partitions that it has never read; `stop` ends the reading. With
+        commit="after" cursors are stored for what was processed, every so many records or so often; with "before" they
+        are on disk before records are handed out, so that none ever comes twice; "manual" leaves it to commit().
+        """
+        from tailrace.consumer import Consumer
+
+        return Consumer(
+            self, topics, group, start=start, stop=stop, commit=commit, commit_every=commit_every, on_lost=on_lost,
+            member=member,
+        )  # fmt: skip
+
+    def groups(self) -> list[GroupInfo]:
+        """Every group: what it reads, who reads for it, how far behind it is."""
+        from tailrace import groups
+
+        with self._reading("Looking at the groups"):
+            return groups.infos(self.engine)
+
+    def group(self, name: str) -> GroupInfo:
+        """One group; GroupNotFoundError when there is none of that name."""
+        from tailrace import groups
+
+        with self._reading("Looking at a group"):
+            engine = self.engine
+            return groups.info(engine, groups.existing_group(engine, validate_group_name(name)))
+
+    def reset_group(
+        self,
+        group: str,
+        to: Start | None = None,
+        *,
+        shift: int | None = None,
+        topics: str | Sequence[str] | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, dict[int, int]]:
+        """Move a group's cursors to a place, or by a number of records; the new ones by topic and partition.
+
+        Members that are at work would overwrite them, so it is refused while there are any; `force` evicts them.
+        """
+        from tailrace import groups
+
+        engine = self.engine if parse_flag(dry_run, "dry_run") else self.writing()
+        changes = groups.reset(
+            engine, validate_group_name(group), to, shift=shift, topics=topics, force=parse_flag(force, "force"),
+            dry_run=dry_run,
+        )  # fmt: skip
+        return groups.by_topic(changes)
+
+    def evict_member(self, group: str, member: str) -> None:
+        """Take the partitions of a stuck member away; the others read on, and what it commits later is refused."""
+        from tailrace import groups
+
+        groups.evict(self.writing(), validate_group_name(group), member)
+
+    def drop_group(self, group: str, *, force: bool = False) -> None:
+        """Forget a group with its cursors; refused while it has members at work, unless forced."""
+        from tailrace import groups
+
+        groups.drop(self.writing(), validate_group_name(group), force=parse_flag(force, "force"))
+
+    def process(
+        self,
+        source: str | Sequence[str],
+        function: Callable[[Record], Any],
+        into: str,
+        *,
+        group: str,
+        stop: Start | Literal["now"] | None = None,
+        batch: int = 8_192,
+    ) -> int:
+        """Read records for a group, call a function with each, append what it makes to a topic: each exactly once.
+
+        The function gives None to drop a record, bytes, str or a Record for one, a list for many; key, headers and
+        time are kept. Output and cursors are one transaction a batch, so a process that dies anywhere repeats nothing
+        and misses nothing. It goes on for ever without `stop`; how many records were processed.
+        """
+        from tailrace.processing import process
+
+        return process(self, source, function, into, group=group, stop=stop, batch=batch)
 
     # Namespaces: each is a whole log of its own.
 
@@ -226,6 +349,14 @@ class Log:
         with self._reading("Verifying the log", theirs):
             return verify(self.engine, topics, tell)
 
+    def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
+        """Remove what the settings of the topics let go, now, and say of every segment why it went or stays."""
+        from tailrace.vacuum import vacuum
+
+        engine = self.engine if parse_flag(dry_run, "dry_run") else self.writing()
+        with self._reading("Vacuuming the log"):
+            return vacuum(engine, dry_run=dry_run)
+
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
         engine = self.writing()
@@ -241,21 +372,22 @@ class Log:
             if self.closed:
                 return
             try:
-                self._close_producers()
+                self._close_users()
             finally:
                 self.closed = True
                 engine, self.live = self.live, None
                 if engine is not None:
                     engine.release(id(self))
 
-    def _close_producers(self) -> None:
-        """End every producer, raise the first error; those begun meanwhile see `closed`, or are met here."""
+    def _close_users(self) -> None:
+        """End every consumer and producer, raise the first error; those begun meanwhile see `closed`, or are met."""
         failed: TailraceError | None = None
         for last in (False, True):
             self.closed = last
-            for producer in self._producers():
+            ends = [consumer.close for consumer in self._consumers()]
+            for end in (*ends, *[producer.close for producer in self._producers()]):
                 try:
-                    producer.close()
+                    end()
                 except TailraceError as error:
                     failed = failed or error
         if failed is not None:
@@ -330,12 +462,33 @@ class Log:
         engine = self.live
         return [] if engine is None else [each for each in list(engine.producers) if each.topic.log is self]
 
+    def _consumers(self) -> list[Consumer]:
+        """The consumers of this handle that were not closed."""
+        engine = self.live
+        return [] if engine is None else [each for each in engines.listed(engine.consumers) if each.log is self]
+
     def is_closed(self) -> bool:
         """Whether close() was called."""
         return self.closed
 
 
 _handles: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _is_vacuum_wanted(engine: Engine) -> bool:
+    from tailrace.vacuum import is_wanted
+
+    return is_wanted(engine)
+
+
+def _vacuum_steps(engine: Engine) -> Iterator[None]:
+    from tailrace.vacuum import steps
+
+    return steps(engine)
+
+
+# What engines do from time to time; imported when there is an engine that does it.
+worker.chores = worker.Chores(_is_vacuum_wanted, _vacuum_steps)
 
 
 def _forget_closing() -> None:

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from tailrace.disk.staging import Write
 from tailrace.engine import name_damage
 from tailrace.errors import (
     ClosedError,
+    CommittedNotVisibleError,
     CorruptionError,
     LimitError,
     OffsetMismatchError,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tailrace.disk.frame import Prepared
+    from tailrace.duty import Enlisted
     from tailrace.engine import Engine
     from tailrace.intake import Intake
     from tailrace.log import Log
@@ -95,6 +96,8 @@ class Transaction:
         self.log = log
         self.positions: list[tuple[str, dict[int, range]]] = []
         self._calls: list[Call] = []
+        # Cursors of consumers that are stored with it.
+        self._enlisted: list[Enlisted] = []
         self._topics: dict[str, Topic] = {}
         self._thread: int | None = None
         self._over = False
@@ -121,13 +124,13 @@ class Transaction:
         expect_offset: int | None = None,
     ) -> None:
         """Add one record; with `expect_offset` the whole commit depends on it getting that very offset."""
-        now = time_ns() // 1_000
+        now = self._engine.files.now_us()
         target = self._target(topic)
         data = encode_value(value, json, key)
         stored = encode_headers(headers)
         key = None if key is None else encode_data(key, "key")
         check_sizes(len(data or b""), len(key or b""), self._maximum(target))
-        time = now if timestamp is None else parse_time(timestamp, "timestamp")
+        time = now if timestamp is None else parse_time(timestamp, "timestamp", now_us=now)
         expect = None if expect_offset is None else parse_count(expect_offset, "expect_offset")
         rows = Rows([data], None if key is None else [key], [stored] if stored else None)
         self._calls.append(Call(target, rows, partition, expect, time))
@@ -144,10 +147,21 @@ class Transaction:
         partition: int | None = None,
     ) -> None:
         """Add many records, from what Topic.extend takes."""
-        now = time_ns() // 1_000
+        now = self._engine.files.now_us()
         target = self._target(topic)
         intake = take_in(values, keys, json=json, headers=headers, timestamps=timestamps)
         self._calls.append(Call(target, intake, partition, None, now))
+
+    def take(self, topic: Topic | str, intake: Intake) -> None:
+        """Add records that are ready to be stored."""
+        self._calls.append(Call(self._target(topic), intake, None, None, self._engine.files.now_us()))
+
+    def enlist(self, cursors: Enlisted) -> None:
+        """Store cursors of a consumer with this transaction: called by Consumer.commit(tx)."""
+        self._check()
+        if cursors.group.engine is not self._engine:
+            raise ValueError("The consumer is of another log, and no transaction spans two.")
+        self._enlisted.append(cursors)
 
     def __enter__(self) -> Self:
         if self._over or self._thread is not None:
@@ -160,9 +174,24 @@ class Transaction:
         if kind is None:
             self._check()
         calls, self._calls = self._calls, []
+        enlisted, self._enlisted = self._enlisted, []
         self._over = True
-        if kind is None and calls:
-            self._commit(calls)
+        error: BaseException | None = None
+        try:
+            if kind is None and (calls or enlisted):
+                self._commit(calls, enlisted)
+        except CommittedNotVisibleError:
+            # It is on disk, with its cursors.
+            raise
+        except BaseException as problem:
+            error = problem
+            raise
+        finally:
+            for cursors in enlisted:
+                if kind is None and error is None:
+                    cursors.done()
+                else:
+                    cursors.failed(error)
 
     # Before the commit.
 
@@ -182,6 +211,8 @@ class Transaction:
         if isinstance(topic, Topic):
             if topic.log.location != self.log.location:
                 raise ValueError(f"{topic!r} is in another log, and no transaction spans two.")
+            # A pattern is a handle as well, and cannot be written to.
+            validate_topic_name(topic.name, internal=True)
             return self._topics.setdefault(topic.name, topic)
         known = self._topics.get(topic)
         if known is None:
@@ -195,7 +226,7 @@ class Transaction:
 
     # The commit.
 
-    def _commit(self, calls: list[Call]) -> None:
+    def _commit(self, calls: list[Call], enlisted: list[Enlisted]) -> None:
         engine = self.log.writing()
         while True:
             engine.enter()
@@ -209,14 +240,20 @@ class Transaction:
                 # Only now are topics created, after everything that can be wrong was found.
                 if any(engine.find(name) is None for name in shapes):
                     _check_expected(engine, shares)
+                    for cursors in enlisted:
+                        cursors.check_now()
                 routes = {name: self._topics[name].route(engine) for name in shapes}
                 writes = [
                     Write(routes[share.topic.name].partitions[share.index], each, share.expect)
                     for share, each in zip(shares, frames, strict=True)
                 ]
-                firsts = dict(zip(shares, self._transact(engine, writes, shares), strict=True))
+                writes += _cursor_writes(enlisted)
+                firsts = dict(zip(shares, self._transact(engine, writes, shares), strict=False))
                 break
             except TopicNotFoundError:
+                for cursors in enlisted:
+                    if not cursors.group.partition.alive:
+                        raise cursors.group.dropped() from None
                 # A topic was dropped in between, and nothing was written: its successor takes the records.
                 continue
             finally:
@@ -259,10 +296,19 @@ class Transaction:
         try:
             return engine.store.transact(writes) if writes else []
         except CorruptionError as error:
-            for write, share in zip(writes, shares, strict=True):
+            for write, share in zip(writes, shares, strict=False):
                 if error.path is not None and error.path.startswith(write.partition.path):
                     name_damage(error, share.topic.name)
             raise
+
+
+def _cursor_writes(enlisted: Iterable[Enlisted]) -> list[Write]:
+    """One write for each group, whose check is made under the lock of its partition."""
+    groups: dict[int, list[Enlisted]] = {}
+    for cursors in enlisted:
+        if cursors.moves:
+            groups.setdefault(cursors.group.id, []).append(cursors)
+    return [some[0].group.write([(each.record(), each.check) for each in some]) for some in groups.values()]
 
 
 def _check_expected(engine: Engine, shares: list[Share]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Union
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class Settings(TypedDict, total=False):
     max_record_bytes: Size
     segment_bytes: Size
     segment_age: Duration
+    retain: Duration | Literal["forever", "read"]
+    retain_bytes: Size | None
+    keep_unread: bool | Sequence[str]
 
 
 class Bounds(NamedTuple):
@@ -37,6 +40,90 @@ class Bounds(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()
+
+
+class Lag(NamedTuple):
+    """How far behind: records not read yet, and the age in seconds of the oldest of them; also by partition."""
+
+    records: int
+    seconds: float
+    partitions: Mapping[tuple[str, int], tuple[int, float]] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        by_partition = [
+            {"topic": topic, "partition": partition, "lag_records": records, "lag_seconds": seconds}
+            for (topic, partition), (records, seconds) in self.partitions.items()
+        ]
+        return {"records": self.records, "seconds": self.seconds, "partitions": by_partition}
+
+
+class Lost(NamedTuple):
+    """Records (`first` to `last`, inclusive) that were removed before a group had read them."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class GroupMember(NamedTuple):
+    """A consumer of a group, and how many partitions it reads."""
+
+    id: str
+    host: str
+    pid: int
+    since: datetime
+    topics: tuple[str, ...]
+    alive: bool
+    partitions: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "since": format_time(self.since), "topics": list(self.topics)}
+
+
+class GroupPartition(NamedTuple):
+    """How far a group has read one partition; `owner` is the id of the member that reads it, None when nobody does.
+
+    `position` is the stored cursor, None when nothing was stored yet; `lost` counts records that were gone unread.
+    """
+
+    topic: str
+    partition: int
+    owner: str | None
+    position: int | None
+    latest: int
+    lag_records: int
+    lag_seconds: float
+    lost: int
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class GroupInfo(NamedTuple):
+    """A group: what it reads, who reads for it, and how far behind it is."""
+
+    name: str
+    topics: tuple[str, ...]
+    members: tuple[GroupMember, ...]
+    partitions: tuple[GroupPartition, ...]
+    lag_records: int
+    lag_seconds: float
+    moved: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.name,
+            "topics": list(self.topics),
+            "members": [member.to_json() for member in self.members],
+            "partitions": [partition.to_json() for partition in self.partitions],
+            "lag_records": self.lag_records,
+            "lag_seconds": self.lag_seconds,
+            "moved": format_time(self.moved),
+        }
 
 
 class TopicInfo(NamedTuple):
@@ -93,6 +180,40 @@ class VerifyReport(NamedTuple):
         return {**self._asdict(), "damage": [damage.to_json() for damage in self.damage], "ok": self.ok}
 
 
+class SegmentNote(NamedTuple):
+    """One segment in a vacuum: the records in it (`first` to `last`, inclusive), and why it goes or stays."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    bytes: int
+    sealed: bool
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class VacuumReport(NamedTuple):
+    """What a vacuum freed, or with `dry_run` would free, and every segment with the reason."""
+
+    bytes: int
+    records: int
+    segments: int
+    removed: tuple[SegmentNote, ...]
+    kept: tuple[SegmentNote, ...]
+    dry_run: bool
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self._asdict(),
+            "removed": [note.to_json() for note in self.removed],
+            "kept": [note.to_json() for note in self.kept],
+        }
+
+
 class Latency(NamedTuple):
     """How long calls took, in microseconds; `samples` is how many were measured."""
 
@@ -138,6 +259,9 @@ class Stats(NamedTuple):
     journal: JournalInfo
     processes: int
     free_bytes: int
+    disk_bytes: int
+    full_in: float | None
+    nearly_full: bool
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,241 @@
+"""Groups as an operator sees them: listing, lag, resetting, evicting, dropping; and what retention asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tailrace.duty import lag_of
+from tailrace.errors import GroupBusyError, OwnershipError
+from tailrace.group_log import existing_group, find_group, group_names
+from tailrace.membership import Stale, is_alive, members_directory
+from tailrace.names import match
+from tailrace.options import StartPoint
+from tailrace.records import to_datetime
+from tailrace.spans import matching
+from tailrace.types import GroupInfo, GroupMember, GroupPartition
+from tailrace.wants import offsets_of, parse_place, parse_topics
+
+if TYPE_CHECKING:
+    from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk.partition import Partition
+    from tailrace.engine import Engine
+    from tailrace.group_log import GroupLog
+    from tailrace.group_state import GroupState, Member, Place
+    from tailrace.types import Start
+
+__all__ = ["drop", "evict", "existing_group", "group_names", "info", "infos", "reading_groups", "reset"]
+
+
+def infos(engine: Engine) -> list[GroupInfo]:
+    """Every group."""
+    return [info(engine, group) for name in group_names(engine) if (group := find_group(engine, name)) is not None]
+
+
+def info(engine: Engine, group: GroupLog) -> GroupInfo:
+    """One group, with the lag of every partition that it reads."""
+    state = group.view()
+    group.release()
+    alive = _alive(engine, group, state)
+    partitions = []
+    for entry, index in _partitions(engine, state):
+        place = (entry.id, index)
+        partition = engine.partition(entry, index)
+        cursor = state.cursors.get(place)
+        owner = state.owners.get(place)
+        records, seconds = lag_of(engine, partition, partition.start if cursor is None else cursor)
+        partitions.append(
+            GroupPartition(
+                entry.name, index, owner.member if owner is not None and owner.member in alive else None, cursor,
+                partition.end, records, seconds, state.lost.get(place, 0),
+            )
+        )  # fmt: skip
+    members = [_member(member, state, member.id in alive) for member in state.members.values()]
+    return GroupInfo(
+        group.name,
+        tuple(state.topics),
+        tuple(sorted(members, key=lambda member: (member.since, member.id))),
+        tuple(partitions),
+        sum(partition.lag_records for partition in partitions),
+        max((partition.lag_seconds for partition in partitions), default=0.0),
+        to_datetime(state.moved_us) if state.moved_us else None,
+    )
+
+
+def _member(member: Member, state: GroupState, alive: bool) -> GroupMember:
+    owned = len(state.owned_by(member.id))
+    return GroupMember(member.id, member.host, member.pid, to_datetime(member.since), member.topics, alive, owned)
+
+
+def _alive(engine: Engine, group: GroupLog, state: GroupState) -> set[str]:
+    directory = members_directory(engine, group.id)
+    return {member for member in state.members if is_alive(engine.files, directory, member)}
+
+
+def _partitions(engine: Engine, state: GroupState) -> list[tuple[TopicEntry, int]]:
+    """The partitions that a group reads or has read, by topic."""
+    by_id = engine.refresh().by_id
+    entries = {entry.id: entry for entry in matching(engine, tuple(state.topics))} if state.topics else {}
+    entries.update({topic: by_id[topic] for topic, _ in state.cursors if topic in by_id})
+    ordered = sorted(entries.values(), key=lambda entry: entry.name)
+    return [(entry, index) for entry in ordered for index in range(len(entry.slots))]
+
+
+# What an operator may change.
+
+
+class Change(NamedTuple):
+    """What a reset does to one partition."""
+
+    topic: str
+    partition: int
+    now: int | None
+    new: int
+
+
+def reset(
+    engine: Engine, name: str, to: Start | None, *, shift: int | None, topics: Any, force: bool, dry_run: bool
+) -> list[Change]:
+    """Move the cursors of a group; refused while members are at work, unless they are to be evicted."""
+    if (to is None) == (shift is None):
+        raise TypeError("Give either a place to go to, or shift= with a number of records.")
+    group = existing_group(engine, name)
+    state = group.view()
+    partitions = _partitions(engine, state)
+    if topics is not None:
+        wanted = parse_topics(topics)
+        partitions = [(entry, index) for entry, index in partitions if any(match(each, entry.name) for each in wanted)]
+        if not partitions:
+            raise ValueError(f"The group {name!r} reads no partition of {', '.join(wanted)}.")
+    changes = _changes(engine, state, partitions, None if to is None else parse_place(to, engine), shift)
+    if dry_run:
+        return [change for _, _, change in changes]
+    alive = _alive(engine, group, state)
+    if alive and not force:
+        raise GroupBusyError(
+            f"The group {name!r} has {len(alive)} members at work, whose reading would overwrite the new cursors.",
+            group=name,
+            members=tuple(sorted(alive)),
+            hint="Nothing was changed; stop them first, or evict them with force=True or --force.",
+        )
+    for entry, index, change in changes:
+        partition = engine.partition(entry, index)
+        if change.new > partition.safe:
+            _settle(engine, partition)
+
+    moves = [(entry.id, index, change.new) for entry, index, change in changes]
+    _move(group, set(state.members), moves, force)
+    group.release()
+    return [change for _, _, change in changes]
+
+
+def _move(group: GroupLog, members: set[str], moves: list[tuple[int, int, int]], force: bool) -> None:
+    """Store new cursors, with every member gone whose reading would overwrite them."""
+
+    def check(current: GroupState) -> None:
+        joined = set(current.members) - members
+        if joined and force:
+            raise Stale
+        if joined:
+            told = f"A member joined the group {group.name!r} meanwhile."
+            raise GroupBusyError(told, group=group.name, members=tuple(joined))
+
+    while True:
+        try:
+            group.append({"gone": sorted(members), "moves": moves}, check, durable=True)
+            return
+        except Stale:
+            members.update(group.view().members)
+
+
+def _changes(
+    engine: Engine,
+    state: GroupState,
+    partitions: list[tuple[TopicEntry, int]],
+    point: StartPoint | None,
+    shift: int | None,
+) -> list[tuple[TopicEntry, int, Change]]:
+    changes = []
+    if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int)):
+        raise TypeError(f"shift must be a number of records, not {type(shift).__name__}.")
+    find = None if point is None else offsets_of(point, [(entry.name, index) for entry, index in partitions], "to")
+    for entry, index in partitions:
+        partition = engine.partition(entry, index)
+        start, end = partition.start, partition.end
+        now = state.cursors.get((entry.id, index))
+        if find is not None:
+            new = find(entry.name, index, engine, partition)
+        else:
+            # A shift stops at the ends of the partition.
+            new = min(max((start if now is None else now) + (shift or 0), start), end)
+        if new is not None:
+            changes.append((entry, index, Change(entry.name, index, now, new)))
+    return changes
+
+
+def _settle(engine: Engine, partition: Partition) -> None:
+    engine.write(lambda: engine.store.inside(partition, partition.settle))
+
+
+def evict(engine: Engine, name: str, member: str) -> None:
+    """Take a member's partitions away; whatever it commits from now on is refused."""
+    group = existing_group(engine, name)
+    state = group.view()
+    if member not in state.members:
+        listed = ", ".join(sorted(state.members)) or "none"
+        raise OwnershipError(
+            f"The group {name!r} has no member {member!r}.", hint=f"Nothing was changed; its members are: {listed}."
+        )
+    group.append({"gone": [member]}, durable=True)
+    group.release()
+
+
+def drop(engine: Engine, name: str, *, force: bool) -> None:
+    """Forget a group with its cursors; refused while members are at work, unless forced."""
+    group = existing_group(engine, name)
+    state = group.view()
+    group.release()
+    alive = _alive(engine, group, state)
+    if alive and not force:
+        raise GroupBusyError(
+            f"The group {name!r} has {len(alive)} members at work.", group=name, members=tuple(sorted(alive))
+        )
+    engine.change(lambda admin: admin.drop(group.id))
+    directory = members_directory(engine, group.id)
+    with suppress(OSError):
+        # The group is gone whatever becomes of its lock files; somebody who sits down in this moment meets the drop.
+        for lock in engine.files.list_directory(directory):
+            with suppress(FileNotFoundError):
+                # Its member may be standing up in this moment.
+                engine.files.remove_file(f"{directory}/{lock}")
+        engine.files.remove_directory(directory)
+
+
+def by_topic(changes: Iterable[Change]) -> dict[str, dict[int, int]]:
+    """The new cursors of a reset, by topic and partition."""
+    found: dict[str, dict[int, int]] = {}
+    for change in changes:
+        found.setdefault(change.topic, {})[change.partition] = change.new
+    return found
+
+
+# What retention asks.
+
+
+def reading_groups(engine: Engine, entry: TopicEntry) -> dict[str, list[int]]:
+    """Every group that reads a topic: for each partition its stored cursor, or the start where it has none yet."""
+    found: dict[str, list[int]] = {}
+    for name in group_names(engine):
+        group = find_group(engine, name)
+        if group is None:
+            continue
+        with group.mutex:
+            state = group.follow()
+            cursors: Mapping[Place, int] = state.cursors
+            places = [(entry.id, index) for index in range(len(entry.slots))]
+            if any(place in cursors for place in places) or any(match(each, entry.name) for each in state.topics):
+                starts = [engine.partition(entry, index).start for index in range(len(entry.slots))]
+                found[name] = [cursors.get(place, start) for place, start in zip(places, starts, strict=True)]
+        group.release()
+    return found

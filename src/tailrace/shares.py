@@ -1,0 +1,54 @@
+"""Shares: which member of a group reads which partition, so that shares are even and as little as possible moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.group_state import Place
+
+
+def assign(eligible: Mapping[Place, frozenset[str]], owners: Mapping[Place, str]) -> dict[Place, str]:
+    """The owner that each partition should have, of the members that may read it.
+
+    Every member computes the same from the same state, so nobody has to decide for the others. Partitions that the same
+    members may read are shared evenly among them, to within one. An owner keeps what it has, up to its share; who has
+    more already gets the larger share. What nobody keeps goes to those below their share. Without any member that may
+    read it, a partition is left out.
+    """
+    classes: dict[frozenset[str], list[Place]] = {}
+    for place in sorted(eligible):
+        if eligible[place]:
+            classes.setdefault(eligible[place], []).append(place)
+    target: dict[Place, str] = {}
+    load: dict[str, int] = {}
+    for members, places in sorted(classes.items(), key=lambda each: sorted(each[0])):
+        _share(members, places, owners, target, load)
+    return target
+
+
+def _share(
+    members: frozenset[str],
+    places: list[Place],
+    owners: Mapping[Place, str],
+    target: dict[Place, str],
+    load: dict[str, int],
+) -> None:
+    held: dict[str, list[Place]] = {member: [] for member in members}
+    for place in places:
+        owner = owners.get(place)
+        if owner in held:
+            held[owner].append(place)
+    least, extra = divmod(len(places), len(members))
+    # Whoever holds most keeps the larger share, so that nothing moves for the sake of the remainder.
+    order = sorted(members, key=lambda member: (-len(held[member]), load.get(member, 0), member))
+    quotas = {member: least + (rank < extra) for rank, member in enumerate(order)}
+    for member in order:
+        for place in held[member][: quotas[member]]:
+            target[place] = member
+        load[member] = load.get(member, 0) + quotas[member]
+    free = iter([place for place in places if place not in target])
+    for member in order:
+        for _ in range(quotas[member] - len(held[member][: quotas[member]])):
+            target[next(free)] = member
