@@ -151,11 +151,15 @@ def test_examples_pass_a_users_strict_type_check(tmp_path):
 REFERENCE = DOCS / "reference.md"
 # What the modules of the package ask of each other: reachable, not promised.
 INTERNAL = {
+    "Consumer": {"forget", "is_closed"},
+    "Fault": {"reached"},
+    "Faults": {"reach", "take"},
     "Log": {"engine", "is_closed", "opened", "writing"},
     "Producer": {"check_same", "forget"},
     "Topic": {"ensure", "plan", "route", "shape"},
+    "Transaction": {"enlist", "take"},
 }
-PUBLIC_MODULES = ("tailrace", "tailrace.types", "tailrace.bulk")
+PUBLIC_MODULES = ("tailrace", "tailrace.types", "tailrace.bulk", "tailrace.testing")
 
 
 def public_names(module: str) -> dict[str, object]:
@@ -205,6 +209,8 @@ def signature(function: object) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             parameters.append("*")
+        # `*args` stands in the place of the bare star.
+        keyword_only = keyword_only or parameter.kind is parameter.VAR_POSITIONAL
         text = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "") + parameter.name
         if parameter.annotation is not parameter.empty:
             text += f": {parameter.annotation}"

@@ -1,4 +1,4 @@
-"""The demo: write, kill, ask, prove, and a page with pictures at the end."""
+"""The demo: write, kill, work, ask, prove, and a page with pictures at the end."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from examples.shop.outcome import Outcome
 from examples.shop.report import page
 from examples.shop.screen import Screen
 from examples.shop.spread import spread
+from examples.shop.work import MEMBERS, Worked, work
 
 import tailrace
 
@@ -54,13 +55,16 @@ class Demo:
             audit = audits.audit(contents, self.notebooks, crew.kills)
             read = followed(self.notebooks)
             self.tell_counts(audit, sum(read.counts.values()))
-            self.screen.heading("3. Ask: revenue by product, three times")
+        with tailrace.open(self.log_path) as log:
+            worked = self.work(log)
+        with tailrace.open(self.log_path, "r") as log:
+            self.screen.heading("4. Ask: revenue by product, three times")
             answers = questions.ask(log)
             self.tell_answers(answers)
             report, proof = self.prove(log)
             sales = questions.sales_by_hour(log)
         return Outcome(
-            meter.throughput(), kill_seconds, len(crew.kills), audit, read, answers, sales, report, proof
+            meter.throughput(), kill_seconds, len(crew.kills), audit, read, worked, answers, sales, report, proof
         )  # fmt: skip
 
     def write_and_kill(self, log: tailrace.Log, crew: Crew) -> tuple[Meter, list[float]]:
@@ -115,6 +119,21 @@ class Demo:
             f"the others waited {audit.bystander_us_max / 1_000:,.0f} ms at most"
         )
 
+    def work(self, log: tailrace.Log) -> Worked:
+        screen = self.screen
+        screen.heading(f"3. Work: {MEMBERS} members of a group turn orders into invoices, and one gets kill -9")
+        worked = work(log, self.log_path, screen.progress)
+        screen.settle()
+        screen.say(
+            f"  shares {worked.shares} before the kill, {worked.shares_after} after it; "
+            f"taken over in {worked.takeover_ms:,.0f} ms"
+        )
+        screen.say(
+            f"  orders {worked.orders:,}   invoices {worked.invoices:,}   missed {worked.missed:,}   "
+            f"doubled {worked.doubled:,}   lag {worked.lag[-1][1]:,.0f}"
+        )
+        return worked
+
     def tell_answers(self, answers: Sequence[questions.Answer]) -> None:
         for answer in answers:
             best, cents = max(answer.cents.items(), key=lambda item: item[1])
@@ -127,7 +146,7 @@ class Demo:
 
     def prove(self, log: tailrace.Log) -> tuple[tailrace.types.VerifyReport, damage.Proof]:
         screen = self.screen
-        screen.heading("4. Prove: verify the log, then flip one byte in a copy")
+        screen.heading("5. Prove: verify the log, then flip one byte in a copy")
         report = log.verify(progress=lambda done, total: screen.progress(f"  {done:,} of {total:,} bytes"))
         screen.say(
             f"  verify: {report.checked_records:,} records, the catalog's included, {report.checked_bytes:,} bytes "
@@ -159,7 +178,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    told = "A tea shop's day on Tailrace: write, kill, ask, prove. It ends by itself, with a page of pictures."
+    told = "A tea shop's day on Tailrace: write, kill, work, ask, prove. It ends by itself, with a page of pictures."
     parser = argparse.ArgumentParser(prog="./demo", description=told)
     parser.add_argument("--seconds", type=float, default=35.0, help="how long to write, 3 to 3600; default: 35")
     parser.add_argument("--directory", type=Path, help="an empty directory for the log (default: demo-data, made anew)")
@@ -179,7 +198,7 @@ def prepare(directory: Path | None) -> None:
 
 
 def close(screen: Screen, outcome: Outcome, path: Path, seconds: float) -> None:
-    """The numbers once more, in five lines."""
+    """The numbers once more, in six lines."""
     audit = outcome.audit
     append, read = spread(audit.latencies_us.get("append", [])), spread(outcome.followed.latencies_us)
     screen.heading(f"A tea shop's day in {seconds:.0f} s")
@@ -192,6 +211,11 @@ def close(screen: Screen, outcome: Outcome, path: Path, seconds: float) -> None:
         f"{append.p50:.2f} ms (p50), {append.p99:.2f} ms (p99)"
     )
     screen.say(f"  in another process {read.p50:.2f} ms after the append began (p50), {read.p99:.2f} ms (p99)")
+    worked = outcome.worked
+    screen.say(
+        f"  {worked.invoices:,} invoices for {worked.orders:,} orders by a group that lost a member; "
+        f"taken over in {worked.takeover_ms:,.0f} ms"
+    )
     tools = ", ".join(answer.tool for answer in outcome.answers)
     damaged = outcome.proof.damage
     named = "not named" if damaged is None else f"named: {damage.where(damaged)}"

@@ -8,6 +8,7 @@ from examples.shop.audit import Audit
 from examples.shop.damage import Proof
 from examples.shop.follower import Followed
 from examples.shop.questions import Answer
+from examples.shop.work import Worked
 
 from tailrace.types import VerifyReport
 
@@ -20,6 +21,7 @@ class Outcome(NamedTuple):
     kills: int
     audit: Audit
     followed: Followed
+    worked: Worked
     answers: list[Answer]
     sales: dict[str, float]
     report: VerifyReport
@@ -32,7 +34,7 @@ class Outcome(NamedTuple):
 
     def faults(self) -> list[str]:
         """Every promise that was not kept; empty when all were."""
-        audit, proof = self.audit, self.proof
+        audit, proof, worked = self.audit, self.proof, self.worked
         followed = sum(self.followed.counts.values())
         first = self.answers[0].cents
         checks = {
@@ -43,6 +45,10 @@ class Outcome(NamedTuple):
             f"{audit.jumps:,} offsets jump": audit.jumps,
             f"the follower saw {followed:,} records of {audit.records:,}": followed != audit.records,
             f"the follower saw {self.followed.jumps:,} jumps": self.followed.jumps,
+            "no member of the group was killed while three shared the work": not worked.shares,
+            f"{worked.missed:,} orders have no invoice": worked.missed,
+            f"{worked.doubled:,} invoices are doubled": worked.doubled,
+            f"{worked.lag[-1][1]:,.0f} orders are unread at the end": worked.lag[-1][1],
             "the answers differ": any(answer.cents != first for answer in self.answers),
             "there was nothing to ask about": not first,
             "verify found damage in the log": not self.report.ok,

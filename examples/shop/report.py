@@ -28,6 +28,7 @@ def page(outcome: Outcome, log: Path, copy: Path) -> str:
         ("Write and kill", _throughput(outcome)),
         ("How long a write takes", _writes(outcome)),
         ("How long until another process reads it", _reads(outcome)),
+        ("Work", _work(outcome)),
         ("Ask", _answers(outcome)),
         ("Prove", _proof(outcome)),
         ("Look for yourself", _commands(outcome, log, copy)),
@@ -107,6 +108,25 @@ def _reads(outcome: Outcome) -> str:
     )
 
 
+def _work(outcome: Outcome) -> str:
+    worked = outcome.worked
+    chart = svg.line_chart(
+        "Orders that the group has not billed yet",
+        {"lag": worked.lag},
+        marks=[(worked.kill_second, "kill")],
+        x_label="seconds",
+        y_label="orders",
+    )
+    before, after = ", ".join(map(str, worked.shares)), ", ".join(map(str, worked.shares_after))
+    return chart + _paragraph(
+        f"Three processes of one group share the partitions of orders ({before} each) and append an invoice for every "
+        f"order, in transactions that move the group's cursors as well. One gets kill -9: "
+        f"{worked.takeover_ms:,.0f} ms later its partitions belong to the others ({after}). In the end "
+        f"{worked.invoices:,} invoices stand for {worked.orders:,} orders: {worked.missed:,} missed, "
+        f"{worked.doubled:,} doubled."
+    )
+
+
 def _answers(outcome: Outcome) -> str:
     tools = [f"{answer.tool} ({answer.seconds * 1_000:,.0f} ms)" for answer in outcome.answers]
     products = sorted(outcome.answers[0].cents, key=lambda product: -outcome.answers[0].cents[product])
@@ -147,6 +167,8 @@ def _commands(outcome: Outcome, log: Path, copy: Path) -> str:
                 "tailrace topic ls",
                 "tailrace read orders -n 5",
                 "tailrace stats",
+                "# Work",
+                "tailrace group show billing",
                 "# Ask",
                 "python <<'END'",
                 "import duckdb, tailrace",

@@ -33,7 +33,8 @@ WALKED = {" ".join(path): command for path, command in walk(root)}
 def test_the_commands_of_this_release():
     topic = {f"topic {name}" for name in ("ls", "create", "show", "alter", "trim", "drop")}
     namespace = {"namespace ls", "namespace drop"}
-    assert set(WALKED) == {"", *COMMANDS} | topic | namespace
+    group = {f"group {name}" for name in ("ls", "show", "reset", "evict", "drop")}
+    assert set(WALKED) == {"", *COMMANDS} | topic | namespace | group
 
 
 @pytest.mark.parametrize("path", [path for path in WALKED if path])

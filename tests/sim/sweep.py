@@ -47,7 +47,7 @@ def sweep(options: argparse.Namespace) -> tuple[Tally, str]:
                 total.add(tally)
                 done += 1
                 print(
-                    f"{name:10} seed {seed}: crash states {tally.states:,}, faults {tally.faults:,}, "
+                    f"{name:16} seed {seed}: crash states {tally.states:,}, faults {tally.faults:,}, "
                     f"problems {len(tally.problems)}, {time.monotonic() - began:.1f} s",
                     flush=True,
                 )

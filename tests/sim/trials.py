@@ -9,6 +9,7 @@ from random import Random
 from tailrace.errors import StorageError
 from tests.sim import FALLIBLE, Cut, Disk, Fail, Full, Interrupt, Kill, Killed, Process
 from tests.sim.engine import Step, Writer, check, check_reading, open_store, run, workload
+from tests.sim.group_trials import GROUP_TRIALS
 from tests.sim.invariants import held_locks
 from tests.sim.live import live
 from tests.sim.machine import (
@@ -279,4 +280,5 @@ TRIALS: dict[str, Callable[[Plan], Tally]] = {
     "full": full,
     "nested": nested,
     "interrupts": interrupts,
+    **GROUP_TRIALS,
 }

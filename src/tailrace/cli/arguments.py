@@ -219,6 +219,12 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
             raise click.UsageError(f"{text!r} is not a setting: write name=value, such as compress=zstd.")
         if name == "durable":
             settings[name] = None if value == "default" else parse_durable(value)
+        elif name == "keep_unread":
+            # Also a single group, for which the library wants a list.
+            groups = [group for group in value.split(",") if group]
+            settings[name] = _SWITCHES.get(value.lower(), groups)
+        elif name == "retain_bytes" and value.lower() == "none":
+            settings[name] = None
         else:
             settings[name] = int(value) if _is_number(value) and len(value) <= 20 else value
     return settings

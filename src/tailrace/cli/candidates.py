@@ -1,4 +1,4 @@
-"""What a line being typed may mean: topics, namespaces, formats, files and directories."""
+"""What a line being typed may mean: topics, groups, namespaces, formats, files and directories."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ def complete_topics(context: click.Context, parameter: click.Parameter, incomple
         with context.ensure_object(Invocation).open("read") as log:
             names = [info.name for info in log.topics()]
     except Exception:  # noqa: BLE001 (a completion that fails must not disturb the line being typed)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_groups(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The groups of the log that the line being typed names."""
+    try:
+        with context.ensure_object(Invocation).open("read") as log:
+            names = [info.name for info in log.groups()]
+    except Exception:  # noqa: BLE001 (as above)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_members(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The members of the group that the line being typed names."""
+    try:
+        with context.ensure_object(Invocation).open("read") as log:
+            names = [member.id for member in log.group(context.params["name"]).members]
+    except Exception:  # noqa: BLE001 (as above)
         return []
     return [name for name in names if name.startswith(incomplete)]
 

@@ -42,6 +42,10 @@ EXIT_CODES = {
     "position": FAILED,
     "offset-out-of-range": NOT_FOUND,
     "offset-mismatch": CONFLICT,
+    "ownership": CONFLICT,
+    "partition-lost": CONFLICT,
+    "group-not-found": NOT_FOUND,
+    "group-busy": BUSY,
     "storage": STORAGE,
     "disk-full": STORAGE,
     "durability": STORAGE,
@@ -75,6 +79,10 @@ HINTS = {
         "tailrace topic alter NAME max_record_bytes=SIZE (64MiB at most)"
     ),
     "offset-out-of-range": "Nothing was skipped; see where the topic begins and ends with: tailrace topic show NAME",
+    "partition-lost": (
+        "What was printed since the last stored cursor will be read again by the new owner; "
+        "see who that is with: tailrace group show NAME"
+    ),
     "limit": "Nothing of this call was written; take a smaller one.",
     "busy": "Nothing of this call was written; try again.",
 }

@@ -28,7 +28,10 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code >= 0x7F}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PROGRESS_SECONDS = 0.1
 # Numbers that name something, and are typed again as they are shown.
-_NUMBERS = ("partition", "offset", "first", "last", "position", "earliest", "latest", "durable", "before")
+_NUMBERS = frozenset(
+    ("partition", "offset", "first", "last", "position", "earliest", "latest", "durable", "before", "now", "new", "pid")
+)
+_TIMES = ("oldest", "newest", "since", "moved")
 
 
 def printable(data: bytes | str | None) -> str:
@@ -93,12 +96,18 @@ def human_cell(name: str, value: Any) -> str:
         return human_size(value) + ("/s" if name.endswith("per_second") else "")
     if isinstance(value, float):
         return f"{value:,.1f}"
+    if isinstance(value, int) and name == "change":
+        return f"{value:+,}" if value else "0"
     if isinstance(value, int) and name not in _NUMBERS:
         return f"{value:,}"
-    if name in ("oldest", "newest"):
+    if name in _TIMES:
         return f"{str(value)[:19].replace('T', ' ')}Z"
+    if isinstance(value, list):
+        return printable(",".join(map(str, value)))
     if isinstance(value, Mapping):
         return printable(" ".join(f"{key}={exact_cell(each)}" for key, each in value.items()))
+    if isinstance(value, list):
+        return printable(", ".join(map(str, value))) or "-"
     return printable(str(value))
 
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .arguments import check_places, parse_duration, parse_last, parse_partitions, parse_place
-from .candidates import complete_topics
+from .arguments import check_places, is_pattern, parse_duration, parse_last, parse_partitions
+from .candidates import complete_groups, complete_topics
 from .commands import command as make_command
+from .delivery import deliver, refuse_for_group
 from .ending import CommandError, Interrupted
 from .failure import wrong_arguments
 from .interrupt import Hold
 from .invocation import Invocation
 from .output import write
+from .positions import check_matching, format_positions, own_offsets, parse_places
 from .rendering import ArrowRenderer, PlainRenderer, Renderer, make_renderer, render_values
 from .resume import go_on
 
@@ -79,13 +81,20 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records.")
 @click.option("--reverse", is_flag=True, help="Newest first.")
 @click.option("--count", is_flag=True, help="Print only how many records there are.")
+@click.option("--group", metavar="NAME", shell_complete=complete_groups, help="Print what this group has not read yet.")
+@click.option(
+    "--on-lost",
+    type=click.Choice(["error", "earliest", "latest"]),
+    help="With --group: where to go on when unread records were removed.  [default: error]",
+)
 @record_options
 @click.pass_obj
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Read the records of a topic.
 
-    START is earliest, latest, an offset, offsets by partition (0:17,1:20), a time (2026-11-15T20:00Z) or how long ago
-    (-10m). A terminal gets a line a record; a pipe gets each value and a line feed.
+    TOPIC may be a pattern, 'sensors.*' or 'sensors...': every topic that matches is read. START is earliest, latest, an
+    offset, offsets by partition (0:17,1:20), a time (2026-11-15T20:00Z) or how long ago (-10m). A terminal gets a line
+    a record; a pipe gets each value and a line feed.
     """
     run(invocation, topic, options)
 
@@ -94,23 +103,28 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
     """Read as the options say; `tail` comes here as well."""
     chosen = _filter(options)
     places = _places(options)
+    refuse_for_group(options)
     _refuse_contradictions(invocation, options, chosen)
+    grouped = options.get("group") is not None
     arrow = invocation.format(arrow=True) == "arrow"
     renderer = None if arrow or options["count"] else make_renderer(invocation, options["form"])
-    with invocation.open("read") as log:
+    with invocation.open("change" if grouped else "read") as log:
         topic = log.topic(name)
-        check = _Check(topic, places)
+        check = _Check(log, topic, places)
         if not options["follow"] or _is_there(invocation, log, topic):
             check()
-        scan = _scan(topic, options, places, chosen)
+        scan = None if grouped else _scan(topic, options, places, chosen)
         try:
-            if options["count"]:
+            if scan is not None and options["count"]:
                 printed = _count(scan, chosen, options["limit"])
                 write(f"{printed}\n")
             else:
                 # A follower waits for its topic, whose schema is then read from none of its records.
                 renderer = renderer or ArrowRenderer(topic.read(follow=options["follow"], limit=0))
-                printed = _print(invocation, topic, scan, renderer, chosen, options)
+                if scan is not None:
+                    printed = _print(invocation, topic, scan, renderer, chosen, options)
+                else:
+                    printed = deliver(invocation, log, topic, places, renderer, chosen, options)
         except ValueError:
             # Of a topic that was waited for, or grew meanwhile, it may be the arguments after all.
             check()
@@ -130,21 +144,27 @@ class Places(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """Whether a topic has the places that were named."""
+    """Whether a topic, or those that a pattern matches, have the places that were named."""
 
+    log: Log
     topic: Topic
     places: Places
 
     def __call__(self) -> None:
         named = {"START": self.places.start, "--stop": self.places.stop}
-        check_places(self.topic, named, self.places.partitions)
+        if not is_pattern(self.topic.name):
+            own = {what: own_offsets(place, self.topic.name) for what, place in named.items()}
+            check_places(self.topic, own, self.places.partitions)
+        elif self.places.partitions is not None or any(isinstance(place, (int, dict)) for place in named.values()):
+            infos = self.log.topics(self.topic.name)
+            check_matching(self.topic.name, infos, named, self.places.partitions)
 
 
 def _places(options: dict[str, Any]) -> Places:
     given = {name: options[name] for name in ("stop", "last", "partitions", "timeout")}
     return Places(
-        parse_place(options["start"]),
-        None if given["stop"] is None else parse_place(given["stop"], "--stop"),
+        parse_places(options["start"]),
+        None if given["stop"] is None else parse_places(given["stop"], "--stop"),
         None if given["last"] is None else parse_last(given["last"]),
         None if given["partitions"] is None else parse_partitions(given["partitions"]),
         None if given["timeout"] is None else parse_duration(given["timeout"], "--timeout"),
@@ -173,6 +193,10 @@ def _is_there(invocation: Invocation, log: Log, topic: Topic) -> bool:
     """Whether a topic that is followed is there; if not, say that it is waited for."""
     from tailrace.errors import TopicNotFoundError
 
+    if is_pattern(topic.name):
+        if not log.topics(topic.name):
+            invocation.note(f"Waiting for a topic that matches {topic.name!r}; Ctrl-C ends.")
+        return True
     try:
         topic.offsets()
     except TopicNotFoundError as error:
@@ -272,7 +296,9 @@ def _resume(
         if options["reverse"] and options["last"] is not None:
             return "A reading of the newest in reverse does not resume; read again with a smaller -n."
         name = "read"
-        place = _place(topic, positions)
+        place = _place(topic, positions, whole=options["reverse"])
+        if place is None:
+            return f"The places in {len(positions)} partitions are too many for a command that goes on."
         start = [options["start"] if options["reverse"] else place]
         left = None if options["limit"] is None else options["limit"] - printed
         if left == 0:
@@ -288,7 +314,9 @@ def _resume(
     return line if positions else f"Nothing was printed.\n{line}"
 
 
-def _place(topic: Topic, positions: dict[tuple[str, int], int]) -> str:
+def _place(topic: Topic, positions: dict[tuple[str, int], int], *, whole: bool) -> str | None:
+    if is_pattern(topic.name):
+        return format_positions(positions, whole=whole)
     offsets = {partition: offset for (_, partition), offset in sorted(positions.items())}
     if list(offsets) == [0] and topic.partitions == 1:
         return str(offsets[0])

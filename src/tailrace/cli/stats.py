@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .commands import command as make_command
-from .ending import Interrupted
 from .invocation import Invocation
 from .output import csv_text, exact_cell, flatten, human_cell, human_size, plain_cell, to_json, write, write_object
+from .watching import check_watch, repeat, watch_options
 
 if TYPE_CHECKING:
     from tailrace import Log
 
-_EVERY_SECONDS = 1.0
 _LATENCIES = ("samples", "p50", "p90", "p99", "max")
 
 
 @make_command("stats")
-@click.option("--watch", is_flag=True, help="Show them again and again, until Ctrl-C.")
-@click.option("--every", type=float, metavar="S", help="With --watch: seconds between.  [default: 1]")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="With --watch: end after so many times.")
+@watch_options
 @click.pass_obj
 def command(invocation: Invocation, watch: bool, every: float | None, limit: int | None) -> None:
     """Show the log in numbers.
@@ -32,25 +28,12 @@ def command(invocation: Invocation, watch: bool, every: float | None, limit: int
     Counts, bytes, rates, syncs and latencies (in microseconds) over all processes. Namespaces are counted, and what is
     in them is not: add -N NAME for one of them.
     """
-    for name, value in (("--limit", limit), ("--every", every)):
-        if value is not None and not watch:
-            raise click.UsageError(f"{name} goes with --watch.")
-    if every is not None and not 0.05 <= every <= 86_400:
-        raise click.UsageError(f"--every {every} is out of range: write seconds from 0.05 to 86400.")
+    check_watch(watch=watch, every=every, limit=limit)
     with invocation.open("read") as log:
-        if not watch:
+        if watch:
+            repeat(every, limit, lambda first: _show(invocation, _fields(log), first=first))
+        else:
             _show_once(invocation, _fields(log))
-            return
-        try:
-            shown = 0
-            while True:
-                _show(invocation, _fields(log), first=shown == 0)
-                shown += 1
-                if shown == limit:
-                    return
-                sleep(every or _EVERY_SECONDS)
-        except KeyboardInterrupt:
-            raise Interrupted("") from None
 
 
 def _fields(log: Log) -> dict[str, Any]:
@@ -62,6 +45,9 @@ def _show_once(invocation: Invocation, fields: dict[str, Any]) -> None:
         write("".join(line + "\n" for line in _picture(invocation, fields)))
     else:
         write_object(invocation, fields)
+        if warning := _warning(fields):
+            sys.stdout.flush()
+            invocation.note(warning)
 
 
 def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> None:
@@ -81,8 +67,6 @@ def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> Non
         else:
             heading = "\t".join(flat) + "\n" if first else ""
             write(heading + "\t".join(map(plain_cell, flat.values())) + "\n")
-    sys.stdout.flush()
-    sys.stdout.buffer.flush()
 
 
 def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -107,7 +91,9 @@ def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]
     yield row("newest", cell("newest"))
     if fields["namespaces"]:
         yield row("namespaces", f"{cell('namespaces')}, not included")
-    yield row("free", cell("free_bytes"))
+    yield row("free", f"{cell('free_bytes')} of {cell('disk_bytes')}")
+    if warning := _warning(fields):
+        yield heading(warning)
     yield heading("writing")
     yield row("processes", cell("processes"))
     yield row("appended", f"{cell('appended_records')} records, {cell('appended_bytes')}")
@@ -124,6 +110,24 @@ def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]
     yield row("files", f"{journal['files']:,}")
     yield row("size", human_size(journal["bytes"]))
     yield row("used", human_size(journal["used_bytes"]))
+
+
+def _warning(fields: Mapping[str, Any]) -> str | None:
+    """What to say before the disk is full."""
+    if not fields["nearly_full"]:
+        return None
+    free, disk = human_size(fields["free_bytes"]), human_size(fields["disk_bytes"])
+    soon = f", full {_soon(fields['full_in'])} at this rate" if fields["full_in"] is not None else ""
+    advice = "See what can go: tailrace vacuum --dry-run"
+    return f"Warning: the disk is nearly full: {free} of {disk} are free{soon}. {advice}"
+
+
+def _soon(seconds: float) -> str:
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= size:
+            count = round(seconds / size)
+            return f"in {count} {unit}" + ("" if count == 1 else "s")
+    return "within a minute"
 
 
 def human_time(microseconds: float) -> str:

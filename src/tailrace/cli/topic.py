@@ -13,6 +13,7 @@ from .commands import group as make_group
 from .confirmation import confirm, counted
 from .failure import answering, wrong_arguments
 from .invocation import Invocation
+from .lags import LAG_FIELDS, lags_by_topic
 from .output import human_cell, human_size, printable, write, write_object, write_rows
 from .resume import quote
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from tailrace import Log, Topic
     from tailrace.types import TopicInfo
 
-LIST_FIELDS = ("name", "partitions", "records", "bytes", "rate", "oldest", "newest", "settings")
+LIST_FIELDS = ("name", "partitions", "records", "bytes", "rate", "oldest", "newest", "settings", "groups")
 _OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
 # What a narrow terminal goes without, the first first.
-_SPARE_FIELDS = ("oldest", "rate", "settings", "newest", "bytes", "partitions")
+_SPARE_FIELDS = ("oldest", "rate", "settings", "groups", "newest", "bytes", "partitions")
 # What a listing for people leaves out of the settings; a test holds it to the library.
 DEFAULTS = {
     "partitioner": "crc32",
@@ -32,6 +33,9 @@ DEFAULTS = {
     "max_record_bytes": 64 << 20,
     "segment_bytes": 256 << 20,
     "segment_age": "1d",
+    "retain": "forever",
+    "retain_bytes": None,
+    "keep_unread": False,
 }
 _TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records")
 
@@ -49,11 +53,15 @@ def command(context: click.Context) -> None:
 def list_topics(invocation: Invocation, match: str) -> None:
     """List topics: * in MATCH is one level, a final ... is the rest."""
     with invocation.open("read") as log:
-        rows = [info.to_json() for info in log.topics(match)]
+        lags = lags_by_topic(invocation, log)
+        rows = [{**info.to_json(), "groups": lags.get(info.name, [])} for info in log.topics(match)]
     if invocation.format() == "table":
-        rows = [{**row, "settings": _special(row["settings"])} for row in rows]
+        rows = [{**row, "settings": _special(row["settings"]), "groups": _behind(row["groups"])} for row in rows]
     if rows or invocation.format() != "table":
-        write_rows(invocation, LIST_FIELDS, rows, _SPARE_FIELDS)
+        # A table of a log without groups has no empty column for them.
+        unused = ("groups",) if invocation.format() == "table" and not lags else ()
+        columns, spare = ([name for name in names if name not in unused] for names in (LIST_FIELDS, _SPARE_FIELDS))
+        write_rows(invocation, columns, rows, spare)
     if not rows:
         invocation.note("There are no topics." if match == "..." else f"No topic matches {match!r}.")
 
@@ -168,6 +176,11 @@ def _special(settings: dict[str, Any]) -> str | None:
     return " ".join(f"{name}={cell}" for name, cell in cells.items()) or None
 
 
+def _behind(lags: list[dict[str, Any]]) -> str | None:
+    """The groups that read a topic, each with the records it has not read yet."""
+    return " ".join(f"{lag['name']}:{lag['lag_records']:,}" for lag in lags) or None
+
+
 def _info(log: Log, name: str) -> TopicInfo:
     # Asking for the offsets first raises the library's error for a topic that is not there.
     log.topic(name).offsets()
@@ -184,12 +197,16 @@ def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
     offsets = [
         {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
     ]
+    groups = lags_by_topic(invocation, log).get(name, [])
     if invocation.format() != "table":
-        write_object(invocation, {**fields, "offsets": offsets})
+        write_object(invocation, {**fields, "groups": groups, "offsets": offsets})
         return
     write_object(invocation, fields)
     write("\n")
     write_rows(invocation, _OFFSET_FIELDS, offsets)
+    if groups:
+        write("\n")
+        write_rows(invocation, LAG_FIELDS, groups)
 
 
 def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, Any]]:

@@ -1,0 +1,122 @@
+"""The command `groups`: consuming, committing, receiving, taking over and processing, beside four Python queues."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from benchmarks import commits, consume, latency, pipeline, report, sitting, takeover
+from benchmarks.cases import Case, Result
+from benchmarks.machine import Watcher
+from benchmarks.peers import INSTALL, installed, missing
+from benchmarks.rounds import run
+from benchmarks.stage import FRAME_RECORDS, Stage
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PARTS: dict[str, Callable[[Stage], list[Case]]] = {
+    "consume": consume.cases,
+    "commit": commits.cases,
+    "receipt": latency.cases,
+    "takeover": takeover.cases,
+    "process": pipeline.cases,
+    "join": sitting.cases,
+}
+ROUNDS, SECONDS = 7, 150.0
+QUICK_ROUNDS, QUICK_SECONDS, QUICK_LIMIT_SECONDS = 3, 12.0, 30.0
+# So many take-overs a run has at least, unless it is a quick one.
+TAKEOVERS_MIN = 50
+QUICK_TAKEOVERS = 4
+# The topic that is consumed has so many records for each second of measuring, within bounds.
+RECORDS_PER_SECOND, RECORDS_MIN, RECORDS_MAX = 20_000, 20_000, 2_000_000
+
+INTRODUCTION = """\
+# Benchmarks of groups
+
+What `python -m benchmarks groups --write-docs` measured and wrote here. All systems take turns within every round, so
+that whatever disturbs the machine disturbs all of them; rates are medians over the rounds, durations are medians and
+99th percentiles over all operations, ratios are medians of the ratios within a round. Values have 100 bytes.
+
+- **Durability** stands beside every number. "On disk" survives a power cut; "survives kill" does not. For the queues
+  on SQLite it was asked of the connection that was measured.
+- A queue without an acknowledgement ("get", "dequeue", "popleft") has forgotten a value when it hands it out: what a
+  consumer that dies had in hand is lost. Tailrace's consumer, "get, ack", "pop, done" and "get, task_done" hand it out
+  again.
+- "scan" is a plain read of the same topic, which remembers nothing. A consumer joins its group before the clock starts
+  and stores its cursor before it stops; joining and leaving have lines of their own.
+- For receipt the clock starts before the append, and both processes run on this machine. The other queues have no way
+  to wait for another process, so that they are asked every millisecond; persist-queue's file queue cannot be shared.
+- A take-over lasts from the kill to the moment at which the other member has a record of each partition of the dead
+  one.
+- `process()` reads, calls a function, appends and stores the cursor in one transaction a batch. What comes nearest to
+  it elsewhere is to take, put into another queue and acknowledge, which a kill can repeat or lose.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for; 0 when it ran to its end, whatever it found."""
+    asked = parse(arguments)
+    # A terminated run leaves by the same way as every other, so that nothing stays behind.
+    signal.signal(signal.SIGTERM, _stop)
+    results, facts = measure(asked)
+    absent = ", ".join(missing())
+    notes = [f"Not installed, so not measured: {absent}. To have them: {INSTALL}"] if absent else []
+    print(report.text(results, facts, notes))
+    for path in report.write(asked.results, "groups", results, facts):
+        print(f"written: {path}")
+    if asked.write_docs:
+        page = "\n".join([INTRODUCTION, report.markdown(results, facts, notes), ""])
+        PAGE.write_text(page, "utf-8")
+        print(f"written: {PAGE}")
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options, with the defaults of a quick or a full run filled in."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks groups", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, in under 40 seconds")
+    parser.add_argument("--seconds", type=float, help=f"how long to measure in all (default {SECONDS:g})")
+    parser.add_argument("--rounds", type=int, help=f"how often all systems take their turn (default {ROUNDS})")
+    parser.add_argument("--only", action="append", metavar="PART", help=f"one of {', '.join(PARTS)}; may be repeated")
+    parser.add_argument("--alone", action="store_true", help="Tailrace without the others")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to work and to write (benchmarks/results)")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/benchmarks.md")
+    asked = parser.parse_args(arguments)
+    asked.seconds = asked.seconds or (QUICK_SECONDS if asked.quick else SECONDS)
+    asked.rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
+    asked.only = [part for each in asked.only or [] for part in each.split(",")] or list(PARTS)
+    for part in asked.only:
+        if part not in PARTS:
+            parser.error(f"there is no part {part!r}: {', '.join(PARTS)}")
+    if asked.seconds <= 0 or asked.rounds < 1:
+        parser.error("--seconds and --rounds have to be positive")
+    return asked
+
+
+def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
+    """The results, and what is to be known of the machine."""
+    watcher = Watcher()
+    records = int(min(RECORDS_MAX, max(RECORDS_MIN, asked.seconds * RECORDS_PER_SECOND)))
+    records -= records % FRAME_RECORDS
+    takeovers = QUICK_TAKEOVERS if asked.quick else -(-TAKEOVERS_MIN // asked.rounds)
+    progress = _progress if sys.stderr.isatty() else lambda _: None
+    with Stage(asked.results, records, takeovers, [] if asked.alone else installed()) as stage:
+        cases = [case for part in PARTS if part in asked.only for case in PARTS[part](stage)]
+        results = run(cases, asked.rounds, asked.seconds, QUICK_LIMIT_SECONDS if asked.quick else inf, progress)
+        facts = {**watcher.facts(stage.directory), "rounds": len(results[0].rounds), "records": records}
+    progress("")
+    return results, facts
+
+
+def _progress(told: str) -> None:
+    print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)

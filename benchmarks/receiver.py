@@ -1,0 +1,59 @@
+"""The receiver: a process that waits for records and says how old each was when it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import tailrace
+from benchmarks.children import request, say
+from benchmarks.latency import age_ns
+from benchmarks.peers import Peer, kind_named
+
+
+def main() -> None:
+    """Say that it is ready, then the age of each record as it comes, until it is killed."""
+    asked = request()
+    if asked["way"] == "peer":
+        peer = kind_named(asked["kind"]).open(Path(asked["path"]))
+        say("ready")
+        for data in _polled(peer, asked["pause"]):
+            age = age_ns(data)
+            # Before it says so, because the parent then goes on to the next one.
+            peer.ack()
+            say(age)
+        return
+    with tailrace.open(asked["path"]) as log:
+        for record in _followed(log, asked) if asked["way"] == "follow" else _consumed(log, asked):
+            say(age_ns(record.value or b""))
+
+
+def _polled(peer: Peer, pause: float) -> Iterator[bytes]:
+    while True:
+        data = peer.take()
+        if data is None:
+            sleep(pause)
+        else:
+            yield data
+
+
+def _consumed(log: tailrace.Log, asked: dict[str, Any]) -> Iterator[tailrace.Record]:
+    with log.consumer(asked["topic"], asked["group"]) as consumer:
+        # What another receiver has read is passed over; this joins the group as well.
+        consumer.seek("latest")
+        say("ready")
+        yield from consumer
+
+
+def _followed(log: tailrace.Log, asked: dict[str, Any]) -> Iterator[tailrace.Record]:
+    topic = log.topic(asked["topic"])
+    # A scan begins when its first record is asked for, so that "latest" would be later than this.
+    records = iter(topic.read(topic.offsets()[0].latest, follow=True))
+    say("ready")
+    yield from records
+
+
+if __name__ == "__main__":
+    main()

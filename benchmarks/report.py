@@ -1,0 +1,137 @@
+"""The report of a run: a table for people, JSON for programs, a page for the documentation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import Result
+from benchmarks.chart import chart
+
+HEADS = ("system", "how", "median", "p99", "ratio", "durability", "goal")
+RIGHT = ("median", "p99", "ratio")
+
+
+def text(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[str]) -> str:
+    """The tables as plain text."""
+    lines = [headline(facts)]
+    widths = [max(len(row[index]) for row in [HEADS, *map(cells, results)]) for index in range(len(HEADS))]
+    for work, some in by_work(results):
+        lines += ["", f"{work} ({some[0].case.unit})"]
+        for row in [HEADS, *map(cells, some)]:
+            padded = [
+                cell.rjust(width) if head in RIGHT else cell.ljust(width)
+                for head, cell, width in zip(HEADS, row, widths, strict=True)
+            ]
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join([*lines, "", verdict(results), *notes])
+
+
+def markdown(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[str]) -> str:
+    """The tables as a part of a page."""
+    lines = [headline(facts)]
+    for work, some in by_work(results):
+        lines += ["", f"## {work[0].upper()}{work[1:]}", "", f"In {some[0].case.unit}.", ""]
+        lines += [f"| {' | '.join(HEADS)} |", f"|{'|'.join('--:' if head in RIGHT else '---' for head in HEADS)}|"]
+        lines += [f"| {' | '.join(cells(result))} |" for result in some]
+    return "\n".join([*lines, "", verdict(results), *notes])
+
+
+def headline(facts: dict[str, Any]) -> str:
+    """One line about the machine and the day."""
+    others = facts.get("others_share")
+    busy = "" if others is None else f", other processes took {others:.0%} of the processors"
+    if facts.get("real_time"):
+        busy += ", this one at real-time priority"
+    return (
+        f"{facts['date']}, Tailrace {facts['tailrace']}, Python {facts['python']}, SQLite {facts['sqlite']}, "
+        f"{facts['processors']} x {facts['processor']}, {facts['system']}, {facts['file_system']}; "
+        f"load at the start {facts['load_at_start']}{busy}; {facts['rounds']} rounds."
+    )
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """How many goals were met, and those that were not."""
+    found = [(result, goal, met) for result in results for goal, met in result.verdicts()]
+    missed = [
+        f"{result.case.work}, {result.case.how}: {goal.text()}, was {number(result.figure(goal.figure))}"
+        for result, goal, met in found
+        if not met
+    ]
+    told = f"Goals met: {len(found) - len(missed)} of {len(found)}."
+    return told if not missed else f"{told} Missed: {'; '.join(missed)}."
+
+
+def by_work(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """The results of each kind of work, in the order of their first case."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.case.work, []).append(result)
+    return list(found.items())
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    """One row."""
+    case = result.case
+    goals = ", ".join(f"{goal.text()}: {'met' if met else 'MISSED'}" for goal, met in result.verdicts())
+    return (
+        case.system,
+        case.how,
+        number(result.median),
+        number(result.p99) if result.has_spread else "",
+        "" if result.ratio is None else f"{number(result.ratio)} x {described(case.against)}",
+        case.level,
+        goals,
+    )
+
+
+def described(name: str) -> str:
+    """What a ratio is against, in a word or two."""
+    known = {
+        "raw": "plain file", "each": "commit_every=1", "record": "consumer", "process": "process()",
+        "receipt": "consumer", "scan record": "scan",
+    }  # fmt: skip
+    return known.get(name, "scan" if name.startswith("scan") else "poll")
+
+
+def number(value: float | None) -> str:
+    """A figure with as many digits as it deserves."""
+    if value is None:
+        return ""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
+
+
+def as_json(results: Sequence[Result], facts: dict[str, Any]) -> dict[str, Any]:
+    """Everything that the table shows, and the value of every round."""
+    rows = [
+        {
+            "work": result.case.work,
+            "system": result.case.system,
+            "how": result.case.how,
+            "durability": result.case.level,
+            "unit": result.case.unit,
+            "median": result.median,
+            "p99": result.p99 if result.has_spread else None,
+            "ratio": result.ratio,
+            "ratio_against": described(result.case.against) if result.ratio is not None else None,
+            "samples": len(result.values),
+            "rounds": [result.of_round(index) for index in range(len(result.rounds))],
+            "goals": [{"goal": goal.text(), "met": met} for goal, met in result.verdicts()],
+        }
+        for result in results
+    ]
+    return {"machine": facts, "results": rows}
+
+
+def write(directory: Path, name: str, results: Sequence[Result], facts: dict[str, Any]) -> list[Path]:
+    """Store a run as JSON and as a picture; the paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data, picture = directory / f"{name}.json", directory / f"{name}.svg"
+    data.write_text(json.dumps(as_json(results, facts), indent=1) + "\n", "utf-8")
+    picture.write_text(chart(results), "utf-8")
+    return [data, picture]

@@ -1,0 +1,73 @@
+"""Take-over: how long after a member was killed the other one has a record of each partition that was its."""
+
+from __future__ import annotations
+
+from time import monotonic, monotonic_ns, sleep
+
+from benchmarks.cases import MILLISECONDS, Case, Goal
+from benchmarks.children import Child, started
+from benchmarks.stage import Stage, value
+
+WORK = "take-over"
+TOPIC, GROUP = "shared", "sharers"
+PARTITIONS = 8
+P50_GOAL_MS, P99_GOAL_MS = 5, 50
+# So that the kill does not fall into what the members do when they have just shared.
+QUIET_SECONDS = 0.03
+SHARE_SECONDS_MAX = 30.0
+
+
+def cases(stage: Stage) -> list[Case]:
+    """One case: none of the peers has members."""
+    stage.log.topic(TOPIC, partitions=PARTITIONS)
+    how = f"SIGKILL to a record of each of its {PARTITIONS // 2} partitions"
+    goals = (Goal("p50", at_most=P50_GOAL_MS), Goal("p99", at_most=P99_GOAL_MS))
+    return [
+        Case(WORK, "Tailrace", how, "cursors on disk", MILLISECONDS, lambda _: _round(stage), goals=goals, apart=True)
+    ]
+
+
+def _round(stage: Stage) -> list[float]:
+    """A member that stays, and one after another that joins, gets its half, and is killed."""
+    spec = {"path": str(stage.directory / "log"), "topic": TOPIC, "group": GROUP}
+    with started("member", {**spec, "commit": "after"}) as survivor:
+        survivor.answer()
+        took = []
+        for _ in range(stage.takeovers):
+            with started("member", {**spec, "commit": "manual"}) as victim:
+                took.append(_takeover(stage, survivor, victim))
+    return took
+
+
+def _takeover(stage: Stage, survivor: Child, victim: Child) -> float:
+    victim.answer()
+    topic = stage.log.topic(TOPIC)
+    # The victim has a record of each of its partitions in hand when it dies, so that each is handed out again.
+    held = {(index, topic.append(value(0), partition=index).offset) for index in _owned(stage, victim.process.pid)}
+    _seen(victim, held)
+    sleep(QUIET_SECONDS)
+    killed = monotonic_ns()
+    victim.kill()
+    return (_seen(survivor, held) - killed) / 1e6
+
+
+def _owned(stage: Stage, pid: int) -> list[int]:
+    """The partitions of a member, once it has its half."""
+    deadline = monotonic() + SHARE_SECONDS_MAX
+    while monotonic() < deadline:
+        info = stage.log.group(GROUP)
+        ids = {member.id for member in info.members if member.pid == pid}
+        owned = [each.partition for each in info.partitions if each.owner in ids]
+        if len(owned) == PARTITIONS // 2:
+            return owned
+        sleep(0.005)
+    raise RuntimeError("The members did not share their partitions.")
+
+
+def _seen(member: Child, wanted: set[tuple[int, int]]) -> int:
+    """When a member had the last of some records."""
+    left, at = set(wanted), 0
+    while left:
+        at, records = member.answer()
+        left -= {(partition, offset) for partition, offset in records}
+    return at
