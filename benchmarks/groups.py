@@ -29,7 +29,7 @@ PARTS: dict[str, Callable[[Stage], list[Case]]] = {
     "join": sitting.cases,
 }
 ROUNDS, SECONDS = 7, 150.0
-QUICK_ROUNDS, QUICK_SECONDS, QUICK_LIMIT_SECONDS = 3, 12.0, 30.0
+QUICK_ROUNDS, QUICK_SECONDS, QUICK_LIMIT_SECONDS = 3, 9.0, 24.0
 # So many take-overs a run has at least, unless it is a quick one.
 TAKEOVERS_MIN = 50
 QUICK_TAKEOVERS = 4

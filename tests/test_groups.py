@@ -298,7 +298,7 @@ class TestProcesses:
         log.topic("t", partitions=4)
         joined = [Process(log, f"p{number}", 1) for number in range(2)]
         try:
-            wait_until(lambda: sorted(member.partitions for member in log.group("g").members) == [2, 2])
+            wait_until(lambda: [sorted(one.partitions for one in each.members) for each in log.groups()] == [[2, 2]])
             fill(log, "t", 20)
             wait_until(lambda: sum(len(each.found) for each in joined) == 80)
             assert joined[0].end() == ""
@@ -339,6 +339,8 @@ class TestProcesses:
         try:
             with log.consumer("t", "g") as consumer:
                 wait_until(lambda: len(consumer.poll(timeout=0.01)) == 0 and len(consumer.assigned) == 1)
+                # Not while it holds a lock: it is done with the group's affairs, and waits.
+                time.sleep(0.3)
                 os.kill(other.process.pid, signal.SIGSTOP)
                 fill(log, "t", 10)
                 assert len(consumer.poll()) == 10
@@ -765,9 +767,10 @@ class TestDrop:
         for thread in threads:
             thread.start()
         while time.monotonic() < ends:
+            # Whatever is dropped meanwhile is not in the list.
+            log.groups()
             try:
                 log.drop_group("g", force=True)
-                log.groups()
                 log.reset_group("g", "earliest", force=True)
             except errors.GroupNotFoundError:
                 time.sleep(0.001)
@@ -962,3 +965,68 @@ class TestLeaks:
             thread.join(LONG)
         assert failures == []
         assert all(info.members == () for info in log.groups())
+
+
+class Company:
+    """Members of one group in one thread, who come, go and read at random, and what each of them has in hand."""
+
+    def __init__(self, log, rng, commit):
+        self.log, self.rng, self.commit = log, rng, commit
+        self.written, self.seen = Counter(), Counter()
+        # What may come again: it was handed out, and nobody said that it was processed.
+        self.repeatable = set()
+        self.members = {}
+        log.topic("a", partitions=3)
+        log.topic("b", partitions=1)
+
+    def write(self):
+        topic = self.rng.choice(["a", "b"])
+        partition = self.rng.randrange(self.log.topic(topic).partitions)
+        first = len(self.written)
+        values = [f"{topic} {partition} {number}" for number in range(first, first + self.rng.choice([1, 20]))]
+        self.log.topic(topic).extend(values, partition=partition)
+        self.written.update(values)
+
+    def read(self):
+        if not self.members:
+            return
+        consumer = self.rng.choice(list(self.members))
+        values = [record.text for record in consumer.poll(self.rng.choice([1, 5, 50]), timeout=0)]
+        self.seen.update(values)
+        if self.commit == "after":
+            self.members[consumer] = values
+        elif self.commit == "manual":
+            # A partition that moves takes along what was handed out of it and not committed.
+            self.repeatable.update(values)
+            if self.rng.random() < 0.5:
+                consumer.commit()
+
+    def join(self):
+        if len(self.members) < 4:
+            every = self.rng.choice([1, 10**6])
+            self.members[self.log.consumer(["a", "b"], "g", commit=self.commit, commit_every=every)] = []
+
+    def leave(self):
+        if self.members:
+            consumer = self.rng.choice(list(self.members))
+            self.repeatable.update(self.members.pop(consumer))
+            consumer.close()
+
+    def grow(self):
+        if self.log.topic("a").partitions < 8:
+            self.log.topic("a").alter(partitions=self.log.topic("a").partitions + 1)
+
+
+class TestAgainstAModel:
+    @pytest.mark.parametrize("commit", ["after", "manual", "before"])
+    def test_nothing_is_missed_and_only_what_was_in_hand_comes_again(self, log, rng, commit):
+        company = Company(log, rng, commit)
+        read, write = company.read, company.write
+        for _ in range(250):
+            rng.choice([write, write, read, read, read, read, read, company.join, company.leave, company.grow])()
+        while company.members:
+            company.leave()
+        with log.consumer(["a", "b"], "g", commit=commit, stop="now") as consumer:
+            company.seen.update(record.text for record in consumer)
+        assert sorted(company.seen) == sorted(company.written)
+        assert {value for value, count in company.seen.items() if count > 1} <= company.repeatable

@@ -517,6 +517,8 @@ class TestTransactions:
                     consumer.commit(tx)
                 assert not exists(log, "out")
                 assert cursor(other) is None
+                # What the transaction was about is handed out again.
+                assert [record.text for record in consumer.poll(1)] == ["a"]
                 consumer.commit()
                 assert cursor(other) == 1
         with log.namespace("n") as inner:
@@ -535,8 +537,11 @@ class TestTransactions:
             for tx in (over, log.transaction()):
                 with pytest.raises(errors.ClosedError):
                     consumer.commit(tx)
-            with pytest.raises((TypeError, AttributeError)):
-                consumer.commit("tx")
+                # Nobody stores its cursor, so it is handed out again.
+                assert [record.text for record in consumer.poll(1)] == ["a"]
+            for wrong in ("tx", True, log):
+                with pytest.raises(TypeError, match="tx must be a Transaction"):
+                    consumer.commit(wrong)
             consumer.commit()
             assert cursor(log) == 1
             assert [record.text for record in consumer.poll()] == ["b"]

@@ -88,9 +88,13 @@ class Consumer(Iterable[Record]):
     def __next__(self) -> Record:
         """The next record; the one before counts as processed."""
         if self._monotonic() >= self._tick_at:
-            if not self._closed:
-                self._alone(self._tick)
-            elif self._wants.commit != "before":
+            try:
+                if not self._closed:
+                    self._alone(self._tick)
+            except ClosedError:
+                if not self._ended_elsewhere():
+                    raise
+            if self._closed and self._wants.commit != "before":
                 # Another thread closed it: what was read ahead is others' to read.
                 raise StopIteration
         for record in self._left:
@@ -279,6 +283,8 @@ class Consumer(Iterable[Record]):
         With a transaction it becomes part of it: cursors and what was appended are stored together, or neither. A
         transaction that fails takes the consumer back to its stored cursors.
         """
+        if tx is not None and not hasattr(tx, "enlist"):
+            raise TypeError(f"tx must be a Transaction, as in `with log.transaction() as tx`, not {type(tx).__name__}.")
         self._alone(lambda: self._commit(tx))
 
     def _commit(self, tx: Transaction | None) -> None:

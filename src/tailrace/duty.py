@@ -427,14 +427,14 @@ class Duty:
             lost = self.seat.lost(sorted(self.orphans))
             Enlisted(self, self.seat, {}, tx, taken_back).failed(lost)
             raise lost
-        moves = self._moves(positions)
-        self._make_safe(moves)
-        enlisted = Enlisted(self, self.seat, moves, tx, taken_back)
+        enlisted = Enlisted(self, self.seat, self._moves(positions), tx, taken_back)
         self.enlistments.append(enlisted)
         try:
+            self._make_safe(enlisted.moves)
             tx.enlist(enlisted)
-        except BaseException:
-            self.enlistments.remove(enlisted)
+        except BaseException as error:
+            # The transaction will not store the cursors, so what they are about is handed out again.
+            enlisted.failed(error)
             raise
 
     def _nothing_to_enlist(self) -> PartitionLostError:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.duty import lag_of
-from tailrace.errors import GroupBusyError, OwnershipError
+from tailrace.errors import GroupBusyError, GroupNotFoundError, OwnershipError, TopicNotFoundError
 from tailrace.group_log import existing_group, find_group, group_names
 from tailrace.membership import Stale, is_alive, members_directory
 from tailrace.names import match
@@ -30,7 +30,12 @@ __all__ = ["drop", "evict", "existing_group", "group_names", "info", "infos", "r
 
 def infos(engine: Engine) -> list[GroupInfo]:
     """Every group."""
-    return [info(engine, group) for name in group_names(engine) if (group := find_group(engine, name)) is not None]
+    found = []
+    for name in group_names(engine):
+        # Dropped in this moment, it is not one of them.
+        with suppress(GroupNotFoundError):
+            found.append(info(engine, existing_group(engine, name)))
+    return found
 
 
 def info(engine: Engine, group: GroupLog) -> GroupInfo:
@@ -201,7 +206,10 @@ def drop(engine: Engine, name: str, *, force: bool) -> None:
         raise GroupBusyError(
             f"The group {name!r} has {len(alive)} members at work.", group=name, members=tuple(sorted(alive))
         )
-    engine.change(lambda admin: admin.drop(group.id))
+    try:
+        engine.change(lambda admin: admin.drop(group.id))
+    except TopicNotFoundError:
+        raise group.dropped() from None
     directory = members_directory(engine, group.id)
     with suppress(OSError):
         # The group is gone whatever becomes of its lock files; somebody who sits down in this moment meets the drop.
@@ -230,7 +238,7 @@ def reading_groups(engine: Engine, entry: TopicEntry) -> dict[str, list[int]]:
         group = find_group(engine, name)
         if group is None:
             continue
-        with group.mutex:
+        with suppress(GroupNotFoundError), group.mutex:
             state = group.follow()
             cursors: Mapping[Place, int] = state.cursors
             places = [(entry.id, index) for index in range(len(entry.slots))]

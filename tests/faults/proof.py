@@ -293,7 +293,8 @@ class Proof:
         stretch.handed = following
         if self.strict:
             self.counts["unseen at a kill"] += stretch.stop - following
-            if following < stretch.stop and stretch.ended != KILLED:
+            # One that was stopped, evicted and then killed died with it in hand as well.
+            if following < stretch.stop and self.pids.get(stretch.member) not in self.facts.killed:
                 self.fault(f"{where} {stretch.ended} at {stretch.stop}, handed out only up to {following}")
         elif done < stretch.stop:
             self.fault(f"{where}: committed up to {stretch.stop}, processed up to {done}")

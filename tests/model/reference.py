@@ -37,6 +37,8 @@ class ReferencePartition:
     groups: list[int] = field(default_factory=lambda: [0])
     # Where a trim wanted to go whose process died: nobody was promised anything, and a recovery may finish it.
     trimming: int = 0
+    # Up to where retention may remove records, in one or several steps; what it does remove is for it to say.
+    removable: int = 0
 
     @property
     def end(self) -> int:
@@ -62,7 +64,9 @@ class ReferencePartition:
         return found
 
     def copy(self) -> ReferencePartition:
-        return ReferencePartition(list(self.items), self.start, self.safe, list(self.groups), self.trimming)
+        return ReferencePartition(
+            list(self.items), self.start, self.safe, list(self.groups), self.trimming, self.removable
+        )
 
 
 @dataclass
@@ -71,6 +75,10 @@ class ReferenceTopic:
 
     number: int
     partitions: list[ReferencePartition]
+    # Seconds after which records may go, "read" for when all groups have read them, None for never.
+    retain: int | str | None = None
+    # Whether what may go waits for the groups.
+    keep_unread: bool = False
 
     def partition_of(self, key: bytes) -> int:
         return crc32(key) % len(self.partitions)
@@ -103,7 +111,8 @@ class ReferenceTopic:
         return places if limit is None else places[:limit]
 
     def copy(self) -> ReferenceTopic:
-        return ReferenceTopic(self.number, [partition.copy() for partition in self.partitions])
+        partitions = [partition.copy() for partition in self.partitions]
+        return ReferenceTopic(self.number, partitions, self.retain, self.keep_unread)
 
 
 def _merged(streams: Mapping[int, list[Place]], *, reverse: bool) -> list[Place]:
@@ -113,12 +122,43 @@ def _merged(streams: Mapping[int, list[Place]], *, reverse: bool) -> list[Place]
     return list(merge(*turned, key=lambda place: (sign * place.item.timestamp_us, sign * place.partition)))
 
 
+# A partition as a group knows it: the number of its topic, and its index.
+Slot = tuple[int, int]
+
+
+@dataclass
+class ReferenceGroup:
+    """How far a group has read, and which topics it was ever asked to read; "..." stands for all."""
+
+    # Tells it from one of the same name that was dropped before.
+    number: int
+    topics: list[str] = field(default_factory=list)
+    # How many of these must outlive a power cut: a cursor is on disk at once, and all that was written before it.
+    safe: int = 0
+    cursors: dict[Slot, int] = field(default_factory=dict)
+
+    def asks(self, name: str) -> bool:
+        return name in self.topics or "..." in self.topics
+
+    def ask(self, topics: Sequence[str]) -> None:
+        self.topics += [name for name in topics if name not in self.topics]
+
+    def store(self, moves: Mapping[Slot, int]) -> None:
+        self.cursors.update(moves)
+        if moves:
+            self.safe = len(self.topics)
+
+    def copy(self) -> ReferenceGroup:
+        return ReferenceGroup(self.number, list(self.topics), self.safe, dict(self.cursors))
+
+
 @dataclass
 class ReferenceLog:
-    """Topics by name."""
+    """Topics and groups by name."""
 
     topics: dict[str, ReferenceTopic] = field(default_factory=dict)
     number: int = 0
+    groups: dict[str, ReferenceGroup] = field(default_factory=dict)
 
     def create(self, name: str, partitions: int = 1) -> ReferenceTopic:
         if name not in self.topics:
@@ -126,5 +166,37 @@ class ReferenceLog:
             self.topics[name] = ReferenceTopic(self.number, [ReferencePartition() for _ in range(partitions)])
         return self.topics[name]
 
+    def group(self, name: str) -> ReferenceGroup:
+        if name not in self.groups:
+            self.number += 1
+            self.groups[name] = ReferenceGroup(self.number)
+        return self.groups[name]
+
+    def slots(self, group: ReferenceGroup) -> dict[Slot, tuple[str, ReferencePartition]]:
+        """The partitions that a group reads or has read, with the names of their topics."""
+        return {
+            (topic.number, index): (name, partition)
+            for name, topic in self.topics.items()
+            for index, partition in enumerate(topic.partitions)
+            if group.asks(name) or any(number == topic.number for number, _ in group.cursors)
+        }
+
+    def removable(self, name: str, index: int, now_us: int) -> int:
+        """The offset before which every record of a partition may go."""
+        topic = self.topics[name]
+        partition = topic.partitions[index]
+        slot = (topic.number, index)
+        readers = [group for group in self.groups.values() if slot in self.slots(group)]
+        read = min((group.cursors.get(slot, partition.start) for group in readers), default=0)
+        for offset in range(partition.start, partition.end):
+            if topic.retain is None or (topic.retain == "read" and offset >= read):
+                return offset
+            if isinstance(topic.retain, int):
+                young = now_us - partition.items[offset].timestamp_us <= topic.retain * 1_000_000
+                if young or (topic.keep_unread and readers and offset >= read):
+                    return offset
+        return partition.end
+
     def copy(self) -> ReferenceLog:
-        return ReferenceLog({name: topic.copy() for name, topic in self.topics.items()}, self.number)
+        topics = {name: topic.copy() for name, topic in self.topics.items()}
+        return ReferenceLog(topics, self.number, {name: group.copy() for name, group in self.groups.items()})

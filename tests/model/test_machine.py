@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -46,6 +47,15 @@ items = st.builds(
 )
 
 State = ReferenceLog
+
+
+class Found(NamedTuple):
+    """What a log shows: its topics with their records, and its groups with what they ask for and their cursors."""
+
+    topics: dict[str, list[tuple[int, list[Item]]]]
+    groups: dict[str, tuple[list[str], dict[tuple[str, int], int]]]
+
+
 Drawn = tuple[int, bytes | None, int | None, tuple[tuple[str, bytes], ...]]
 
 
@@ -62,6 +72,8 @@ class Machine(RuleBasedStateMachine):
         self.disk = Disk(1)
         self.logs: list[tailrace.Log] = []
         self.written = 0
+        # How far the clock was moved by hand; the times of records follow it.
+        self.elapsed_us = 0
         self.doom: tuple[type[Kill] | type[Cut], int, str] | None = None
         self.choice = 0
         # Looks at every operation of the next call.
@@ -97,7 +109,7 @@ class Machine(RuleBasedStateMachine):
         engine = log.live
         if engine is not None:
             engines._registry.remove(engine)
-            engine.closed = True
+            engine.closed, engine.live = True, None
         log.live, log.closed = None, True
         if log in self.logs:
             self.logs.remove(log)
@@ -138,8 +150,9 @@ class Machine(RuleBasedStateMachine):
         settle(fresh)
         found = self.observe(fresh)
         for at, state in reversed(list(enumerate(states))):
-            if found == contents(state):
-                self.model = state
+            settled = as_found(state, found)
+            if settled is not None:
+                self.model = settled
                 # The frames of what comes next may be written already: nobody sees them, but a recovery would.
                 self.ghosts += [(state, following) for following in states[at + 1 : at + 2]]
                 break
@@ -168,7 +181,7 @@ class Machine(RuleBasedStateMachine):
         self.compare(self.logs[0])
         record_meaning(crash_states=1)
 
-    def observe(self, log: tailrace.Log) -> dict[str, list[tuple[int, list[Item]]]]:
+    def observe(self, log: tailrace.Log) -> Found:
         """All that a log shows."""
         found: dict[str, list[tuple[int, list[Item]]]] = {}
         for info in log.topics():
@@ -179,7 +192,14 @@ class Machine(RuleBasedStateMachine):
                 assert [record.offset for record in records] == list(range(bounds.earliest, bounds.latest))
                 parts.append((bounds.earliest, [_item(record) for record in records]))
             found[info.name] = parts
-        return found
+        groups = {
+            info.name: (
+                sorted(info.topics),
+                {(part.topic, part.partition): part.cursor for part in info.partitions if part.cursor is not None},
+            )
+            for info in log.groups()
+        }
+        return Found(found, groups)
 
     def compare(self, log: tailrace.Log) -> None:
         assert self.observe(log) == contents(self.model)
@@ -197,7 +217,7 @@ class Machine(RuleBasedStateMachine):
         value = None if size is None else b"%d." % self.written + b"." * size
         if value is None and key is None:
             key = b"tombstone %d" % self.written
-        return Item(TIME_US + time, key, value, headers)
+        return Item(TIME_US + self.elapsed_us + time, key, value, headers)
 
     # Writing.
 
@@ -482,12 +502,28 @@ def settle(log: tailrace.Log) -> None:
             store.inside(store.partition(slot), lambda: None)
 
 
-def contents(state: State) -> dict[str, list[tuple[int, list[Item]]]]:
+def contents(state: State) -> Found:
     """What a log in this state shows."""
-    return {
+    topics = {
         name: [(partition.start, partition.items[partition.start :]) for partition in topic.partitions]
         for name, topic in sorted(state.topics.items())
     }
+    groups = {}
+    for name, group in state.groups.items():
+        slots = state.slots(group)
+        cursors = {(slots[slot][0], slot[1]): cursor for slot, cursor in group.cursors.items() if slot in slots}
+        groups[name] = (sorted(group.topics), cursors)
+    return Found(topics, groups)
+
+
+def as_found(state: State, found: Found) -> State | None:
+    """A state as it was found, with what retention has removed since; None when that is not how it came about."""
+    settled = state.copy()
+    for name, topic in settled.topics.items():
+        for (start, _), partition in zip(found.topics.get(name, ()), topic.partitions, strict=False):
+            if partition.start <= start <= partition.removable:
+                partition.start = start
+    return settled if contents(settled) == found else None
 
 
 def unpromised(state: State, before: State) -> State:
@@ -519,6 +555,15 @@ def haunted(state: State, ghosts: Sequence[tuple[State, State]]) -> State:
                     del state.topics[name]
                 else:
                     _haunt(now, old, new)
+        for name in before.groups.keys() | after.groups.keys():
+            earlier, later, current = before.groups.get(name), after.groups.get(name), state.groups.get(name)
+            if earlier is None and later is not None:
+                state.groups.setdefault(name, later.copy())
+            elif earlier is not None and current is not None and current.number == earlier.number:
+                if later is None:
+                    del state.groups[name]
+                elif current == earlier:
+                    state.groups[name] = later.copy()
     return state
 
 
@@ -526,23 +571,32 @@ def _haunt(now: ReferenceTopic, old: ReferenceTopic, new: ReferenceTopic) -> Non
     now.grow(len(new.partitions))
     for mine, before, after in zip(now.partitions, old.partitions, new.partitions, strict=False):
         mine.trimming = max(mine.trimming, after.trimming, after.start)
+        mine.removable = max(mine.removable, after.removable)
         if mine.items == before.items:
             mine.items, mine.groups = list(after.items), list(after.groups)
 
 
-def after_cut(state: State, found: dict[str, list[tuple[int, list[Item]]]]) -> State | None:
+def after_cut(state: State, found: Found) -> State | None:
     """The state that a power cut made of another, if `found` can have come of it."""
-    if found.keys() != state.topics.keys():
+    if found.topics.keys() != state.topics.keys() or found.groups.keys() != state.groups.keys():
         return None
     cut = state.copy()
-    for name, parts in found.items():
+    for name, (topics, _) in found.groups.items():
+        group = cut.groups[name]
+        asked = [group.topics[:count] for count in range(group.safe, len(group.topics) + 1)]
+        group.topics = next((some for some in asked if sorted(some) == topics), group.topics)
+        group.safe = len(group.topics)
+    if contents(cut).groups != found.groups:
+        return None
+    for name, parts in found.topics.items():
         partitions = cut.topics[name].partitions
         if len(parts) != len(partitions):
             return None
         for (start, kept), partition in zip(parts, partitions, strict=True):
             end = start + len(kept)
             whole = end in partition.groups and end >= partition.safe
-            starts = (partition.start, max(partition.start, partition.trimming))
+            starts = {partition.start, max(partition.start, partition.trimming)}
+            starts.update(range(partition.start, partition.removable + 1))
             if not whole or start not in starts or kept != partition.items[start:end]:
                 return None
             partition.start = start
@@ -583,8 +637,6 @@ class _Assassin:
             process.kill()
             raise Killed(process.name)
         self.left -= kind == self.kind
-
-
 
 
 def test_death_after_an_adoption_over_an_empty_segment():

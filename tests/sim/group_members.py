@@ -209,8 +209,8 @@ class Member:
         self.leave()
 
     def commit(self) -> None:
-        """Store everything that was handed out."""
-        if self.consumer is not None and self.consumer.member is not None:
+        """Store everything that was handed out for the ordinary group."""
+        if self.consumer is not None and self.consumer.member is not None and self.turn.group == ORDINARY_GROUP:
             group, positions = self.group, self.owned
             self.witness.storing(group, positions)
             self.consumer.commit()
