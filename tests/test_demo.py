@@ -149,7 +149,9 @@ def check_page(text: str, acknowledged: int) -> None:
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\"' <]+", text)) == {SVG.strip("{}")}
     pictures = {svg.find(f"{SVG}title").text: svg for svg in root.iter(f"{SVG}svg")}
-    assert len(pictures) == 4
+    assert len(pictures) == 5
+    lag = next(svg for title, svg in pictures.items() if title.startswith("Orders that the group"))
+    assert lag.find(f"{SVG}path") is not None
     throughput = next(svg for title, svg in pictures.items() if title.startswith("Records appended a second"))
     assert throughput.find(f"{SVG}path") is not None
     assert sum(line.get("class") == "mark" for line in throughput.iter(f"{SVG}line")) == 5

@@ -173,8 +173,8 @@ class TestEnds:
 
     def test_a_timeout_counts_from_the_last_record(self, log):
         topic = log.topic("orders")
-        threads = [later(at * 0.15, lambda: topic.append("x")) for at in range(1, 4)]
-        assert len(list(topic.read(follow=True, timeout=0.4))) == 3
+        threads = [later(at * 0.4, lambda: topic.append("x")) for at in range(1, 4)]
+        assert len(list(topic.read(follow=True, timeout=1.0))) == 3
         for thread in threads:
             thread.join()
 

@@ -105,7 +105,7 @@ class ClosedError(OpenError):
 
 
 class ForkedError(OpenError):
-    """An iterator, a producer or a transaction was carried over a fork."""
+    """An iterator, a producer, a consumer or a transaction was carried over a fork."""
 
     code = "forked"
     hint = "The parent's object is unharmed; make a new one in the child from its Log or Topic."
@@ -115,7 +115,10 @@ class ThreadError(OpenError):
     """Two threads used an object that serves one thread at a time."""
 
     code = "thread"
-    hint = "Nothing was lost; give each thread its own iterator or transaction (Log, Topic and Producer may be shared)."
+    hint = (
+        "Nothing was lost; give each thread its own iterator, consumer or transaction "
+        "(Log, Topic and Producer may be shared)."
+    )
 
 
 class RecoveryNeededError(OpenError):

@@ -229,23 +229,26 @@ class Log:
         from tailrace import groups
 
         engine = self.engine if parse_flag(dry_run, "dry_run") else self.writing()
-        changes = groups.reset(
-            engine, validate_group_name(group), to, shift=shift, topics=topics, force=parse_flag(force, "force"),
-            dry_run=dry_run,
-        )  # fmt: skip
+        with self._reading("Moving the cursors of a group"):
+            changes = groups.reset(
+                engine, validate_group_name(group), to, shift=shift, topics=topics, force=parse_flag(force, "force"),
+                dry_run=dry_run,
+            )  # fmt: skip
         return groups.by_topic(changes)
 
     def evict_member(self, group: str, member: str) -> None:
         """Take the partitions of a stuck member away; the others read on, and what it commits later is refused."""
         from tailrace import groups
 
-        groups.evict(self.writing(), validate_group_name(group), member)
+        with self._reading("Evicting a member"):
+            groups.evict(self.writing(), validate_group_name(group), member)
 
     def drop_group(self, group: str, *, force: bool = False) -> None:
         """Forget a group with its cursors; refused while it has members at work, unless forced."""
         from tailrace import groups
 
-        groups.drop(self.writing(), validate_group_name(group), force=parse_flag(force, "force"))
+        with self._reading("Dropping a group"):
+            groups.drop(self.writing(), validate_group_name(group), force=parse_flag(force, "force"))
 
     def process(
         self,

@@ -46,7 +46,8 @@ def check(result: dict[str, Any], kills: int) -> None:
     assert result["kills"] >= kills
     assert result["stops"] >= kills // 4
     assert result["evictions"] >= 1
-    assert counts["take-overs"] >= kills // 2
+    # Some die before they own anything.
+    assert counts["take-overs"] >= max(1, kills // 4)
     assert counts["handed"] >= counts["acknowledged"] > 100 * kills
 
 

@@ -115,6 +115,29 @@ def _copy(found: group_log.GroupLog, seen: Counter, copy: Any) -> None:
         seen.value = end
 
 
+class Progress:
+    """How far members were handed out each partition, from what they noted since it was asked last."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.read: dict[Path, int] = {}
+        self.handed: dict[tuple[str, int], int] = {}
+
+    def look(self) -> dict[tuple[str, int], int]:
+        for path in self.home.glob("*.member"):
+            with open(path, "rb") as file:
+                file.seek(self.read.get(path, 0))
+                data = file.read()
+            # A line that is being written, or was torn by a kill, is left for the next look.
+            whole = data[: data.rfind(b"\n") + 1]
+            self.read[path] = self.read.get(path, 0) + len(whole)
+            for line in whole.splitlines():
+                for topic, partition, first, count, _ in json.loads(line).get("runs", ()):
+                    place = (topic, partition)
+                    self.handed[place] = max(self.handed.get(place, 0), first + count)
+        return self.handed
+
+
 def testimony(home: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Every record of the group's topic: offset, time and content."""
     with open(home / "witness.jsonl", encoding="utf-8") as lines:
