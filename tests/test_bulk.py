@@ -29,6 +29,7 @@ from tailrace.bulk import (
     sweep_staged,
 )
 from tailrace.errors import (
+    CommittedNotVisibleError,
     CorruptionError,
     OffsetOutOfRangeError,
     StorageError,
@@ -324,3 +325,19 @@ class TestCommit:
         assert [str(file) for file in staged_files(log)] == [part.path]
         assert log.topic("orders").read().count() == 0
         assert commit(log, [part]).applied
+
+
+def test_sweeping_leaves_what_a_failed_partition_waits_for(tmp_path, tailrace_faults, monkeypatch):
+    """A commit whose rename fails is decided: the journal names the staged file, and recovery adopts it."""
+    log = tailrace.open(tmp_path / "shelf")
+    log.topic("a", partitions=1)
+    part = stage(log, "a", 0, build(["1", "2"]))
+    fault = tailrace_faults.fail("rename", errno=5)
+    with pytest.raises(CommittedNotVisibleError):
+        commit(log, [part], ("job", 1))
+    assert fault.fired
+    assert sweep_staged(log, older_than=0) == 0
+    log.close()
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    with tailrace.open(tmp_path / "shelf") as again:
+        assert [record.text for record in again.topic("a").read()] == ["1", "2"]

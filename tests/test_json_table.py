@@ -242,3 +242,11 @@ def test_integers_beyond_64_bits_become_text_and_are_not_rounded() -> None:
         "a": [0.1234567890123456789],
         "b": [str(large)],
     }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(b'{"inner":', b'{"a":1}}{}'), (b'{"a":1,', b'"b":2}'), (b'{"a":[', b'{"b":1}]}{}'), (b'{"a":1}{', b'"b":2}')],
+)
+def test_values_that_are_objects_only_together_are_none(values: tuple[bytes, bytes]) -> None:
+    assert columns(batch(*values))["_value"] == [*values]

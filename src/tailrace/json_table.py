@@ -87,13 +87,14 @@ def _parse(values: Any, texts: Any | None) -> tuple[Any, Any]:
 
 
 def _plain(lines: Any) -> bool:
-    """Whether each value begins like an object and is shallow, so that Arrow's parser may have it.
+    """Whether each value begins and ends like an object and is shallow, so that Arrow's parser may have it.
 
-    Such a value is at least one row or an error, so that as many rows as values means one row a value.
+    Such a value is at least one row or an error, so that as many rows as values means one row a value: a closing
+    bracket, a new line and an opening one can only stand between two rows.
     """
     pa = pyarrow()
     compute = require("pyarrow.compute", "arrow")
-    if not compute.all(compute.starts_with(lines, "{")).as_py():
+    if not compute.all(compute.and_(compute.starts_with(lines, "{"), compute.ends_with(lines, "}"))).as_py():
         return False
     brackets = sum(compute.max(compute.count_substring(lines, bracket)).as_py() for bracket in "{[")
     if brackets > JSON_NESTING_MAX:

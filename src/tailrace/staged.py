@@ -135,7 +135,8 @@ def sweep(engine: Engine, older_than: float) -> int:
         paths = []
         for slot in sorted(store.refresh().by_slot):
             partition = store.locate(slot)
-            if partition is None or files.stat(partition.path) is None:
+            if partition is None or partition.failed or files.stat(partition.path) is None:
+                # The journal may name what waits in a failed partition: recovery adopts it.
                 continue
             for name in files.list_directory(partition.path):
                 path = f"{partition.path}/{name}"
