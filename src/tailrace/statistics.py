@@ -14,7 +14,7 @@ from tailrace.disk.gauges import collect
 from tailrace.disk.journal import ENTRIES_AT, JournalFile, journal_numbers
 from tailrace.disk.segment import HEADER_BYTES, read_footer, read_segment_header, segment_base, segment_name
 from tailrace.disk.tails import END, SLOTS_WORD, START
-from tailrace.errors import CorruptionError, VersionError
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, VersionError
 from tailrace.names import is_internal
 from tailrace.options import TopicSettings, parse_duration
 from tailrace.records import to_datetime
@@ -255,8 +255,9 @@ class Survey:
                 reader = self.store.reader(partition)
                 try:
                     count += max(0, size.end - reader.offset_at(since))
-                except CorruptionError:
-                    # A listing shows what it can; reading the topic and verify() name the damage.
+                except (CorruptionError, OffsetOutOfRangeError):
+                    # A listing shows what it can; reading the topic and verify() name the damage, and what a vacuum
+                    # removes in this moment is not there next time.
                     continue
                 finally:
                     reader.close()
