@@ -382,7 +382,7 @@ def test_readers_and_writers_go_on(log, tmp_path):
     topic.append("end")
     printed, complaint = reader.communicate(timeout=60)
     assert reader.returncode == 0, complaint
-    assert removed > 5
+    assert removed >= 3
     assert int(printed.split()[0]) > 0
     assert topic.offsets()[0].latest == 24 + written + 1
 
