@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
         groups = {
             info.name: (
                 sorted(info.topics),
-                {(part.topic, part.partition): part.cursor for part in info.partitions if part.cursor is not None},
+                {(part.topic, part.partition): part.position for part in info.partitions if part.position is not None},
             )
             for info in log.groups()
         }

@@ -93,8 +93,11 @@ class Member:
         self.consumer = None
 
     def failed(self, error: BaseException) -> None:
-        """A step raised: what was handed out and not stored may come again."""
+        """A step raised: what was handed out may come again, and may be stored when the consumer is asked for more."""
         self.turn.excused = True
+        seat = self.consumer._duty.seat if self.consumer is not None else None
+        if seat is not None and self.turn.commit == "after":
+            self.witness.storing(seat.group.id, self.positions)
         self._begin_turn(self.turn.group, self.turn.commit)
         if isinstance(error, GroupNotFoundError) and self.consumer is not None:
             consumer, self.consumer = self.consumer, None
