@@ -913,6 +913,31 @@ class TestSnapshots:
         assert cursors(log) == {("b", 0): 12}
         assert len(group_log.existing_group(log.engine, "g").view().cursors) == 1
 
+    @pytest.mark.parametrize("polled", [False, True], ids=["at once", "after another poll"])
+    def test_a_topic_dropped_within_a_transaction_takes_nothing_from_its_member(self, log, monkeypatch, polled):
+        """A snapshot leaves the topic out; whoever owned it was not evicted, and the transaction stands."""
+        monkeypatch.setattr(group_log, "RECORDS_MAX", 5)
+        for name in ("s.a", "s.b"):
+            log.topic(name).extend(["1", "2"])
+        with log.consumer("s.*", "g", commit="manual") as consumer:
+            handed = 0
+            while handed < 4:
+                handed += len(consumer.poll(timeout=1))
+            member = consumer.member
+            with log.transaction() as transaction:
+                transaction.append("out", "x")
+                consumer.commit(transaction)
+                log.topic("s.b").drop()
+                group = group_log.existing_group(log.engine, "g")
+                for _ in range(20):
+                    group.append({"gone": ["nobody"]}, durable=False)
+                assert len(group.view().owners) == 1
+                if polled:
+                    consumer.poll(timeout=0)
+            assert consumer.member == member
+        assert cursors(log) == {("s.a", 0): 2}
+        assert [record.value for record in log.topic("out").read()] == [b"x"]
+
 
 class TestLeaks:
     def test_handles_that_are_closed_are_freed(self, tmp_path):

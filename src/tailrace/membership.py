@@ -272,10 +272,20 @@ class Seat:
         """Refuse to store anything for a partition that this member does not own any more."""
         lost = [
             place for place in places
-            if (owner := state.owners.get(place)) is None or owner != (self.id, self.epochs.get(place))
+            if state.owners.get(place) != (self.id, self.epochs.get(place)) and not self._dropped(state, place)
         ]  # fmt: skip
         if lost:
             raise self.lost(lost)
+
+    def _dropped(self, state: GroupState, place: Place) -> bool:
+        """Whether nobody owns a partition because its topic is gone, which takes nothing away from this member.
+
+        A snapshot leaves out what was dropped; otherwise a partition becomes free by being given back, or with its
+        member.
+        """
+        if place in state.owners or self.id not in state.members:
+            return False
+        return place in self.epochs or place[0] not in self.entries
 
     def _evicted(self) -> PartitionLostError:
         lost = sorted(self.epochs)
