@@ -14,7 +14,11 @@ import traceback
 def run(program: str, *arguments: object, environment: dict[str, str] | None = None) -> str:
     """Run a program to its end and return what it printed; it must succeed."""
     done = start(program, *arguments, environment=environment)
-    printed, complaint = done.communicate(timeout=60)
+    try:
+        printed, complaint = done.communicate(timeout=60)
+    finally:
+        # Nothing happens to a child that has ended.
+        done.kill()
     assert done.returncode == 0, complaint
     return printed.strip()
 
