@@ -351,6 +351,20 @@ class TestPeek:
             assert numbers(consumer.peek(5)) == [0, 1, 2]
         assert cursor(log) is None
 
+    def test_the_same_again_when_records_went_meanwhile(self, log):
+        """A partition that fails is asked again, and its turn stays its turn."""
+        topic = log.topic("t", partitions=3)
+        for partition in range(3):
+            topic.extend(["a", "b", "c", "d"], partition=partition)
+        with log.consumer("t", "g", commit="manual", on_lost="earliest") as consumer:
+            consumer.peek()
+            for partition in range(3):
+                topic.trim(2, partition=partition)
+            first = [(record.partition, record.offset) for record in consumer.peek(2)]
+            assert first == [(first[0][0], 2), (first[0][0], 3)]
+            assert [(record.partition, record.offset) for record in consumer.peek(2)] == first
+            assert [(record.partition, record.offset) for record in consumer.poll(2)] == first
+
     def test_who_only_peeked_begins_at_the_earliest_record(self, log):
         fill(log, "t", 6)
         with log.consumer("t", "g") as consumer:

@@ -142,13 +142,18 @@ class Consumer(Iterable[Record]):
         self._push_back()
         self._attend_first()
         feeds = self._duty.feeds
-        order = feeds.order
-        try:
-            with typed_failures(self._engine, self.group):
-                return Batch(self._duty.gather(lambda: feeds.gather(count, BATCH_BYTES_MAX)))
-        finally:
-            feeds.take_back()
-            feeds.order = order
+
+        def look() -> list[Part]:
+            # Whose turn it is stays as it was, also when a feed fails and is asked again.
+            order = feeds.order
+            try:
+                return feeds.gather(count, BATCH_BYTES_MAX)
+            finally:
+                feeds.take_back()
+                feeds.order = order
+
+        with typed_failures(self._engine, self.group):
+            return Batch(self._duty.gather(look))
 
     def _more(self) -> Record:
         try:
