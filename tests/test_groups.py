@@ -333,6 +333,20 @@ class TestProcesses:
         assert [member.id for member in log.group("g").members] == []
         assert not any(os.listdir(f"{log.location}/members/{name}") for name in os.listdir(f"{log.location}/members"))
 
+    def test_a_killed_member_that_had_nothing_is_forgotten(self, log):
+        """There is nothing to take over, and all the same nothing stays behind of it."""
+        log.topic("t", partitions=1)
+        with log.consumer("t", "g") as consumer:
+            wait_until(lambda: len(consumer.poll(timeout=0.01)) == 0 and len(consumer.assigned) == 1)
+            for _ in range(2):
+                other = Process(log, "victim")
+                wait_until(lambda: len(log.group("g").members) == 2)
+                other.end(signal.SIGKILL)
+            state = group_log.existing_group(log.engine, "g")
+            wait_until(lambda: len(consumer.poll(timeout=0.01)) == 0 and len(state.view().members) == 1)
+            (directory,) = os.listdir(f"{log.location}/members")
+            wait_until(lambda: os.listdir(f"{log.location}/members/{directory}") == [consumer.member])
+
     def test_a_stopped_member_is_seen_and_can_be_evicted(self, log):
         log.topic("t", partitions=2)
         other = Process(log, "stuck", 1)

@@ -127,6 +127,8 @@ class Duty:
                     self._part_with(plan.give, moves)
                 if plan.take:
                     seat.take(plan)
+                elif plan.dead:
+                    seat.bury(plan.dead)
             except Stale:
                 continue
             except PartitionLostError:

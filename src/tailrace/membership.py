@@ -246,6 +246,17 @@ class Seat:
         self.epochs = self.group.view().owned_by(self.id)
         self._sweep(plan.dead)
 
+    def bury(self, dead: Iterable[str]) -> None:
+        """Write down that members are gone who had nothing to take over; Stale when somebody else did."""
+        gone = list(dead)
+
+        def check(state: GroupState) -> None:
+            if self.id not in state.members or not all(member in state.members for member in gone):
+                raise Stale
+
+        self.group.append({"gone": gone}, check, durable=False)
+        self._sweep(gone)
+
     def give(
         self, places: Iterable[Place], moves: Mapping[Place, int], lost: Iterable[tuple[int, int, int]] = ()
     ) -> None:
