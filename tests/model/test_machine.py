@@ -195,7 +195,11 @@ class Machine(RuleBasedStateMachine):
         groups = {
             info.name: (
                 sorted(info.topics),
-                {(part.topic, part.partition): part.position for part in info.partitions if part.position is not None},
+                {
+                    (part.topic, part.partition): part.position
+                    for part in info.partitions
+                    if (part.position or 0) > found[part.topic][part.partition][0]
+                },
             )
             for info in log.groups()
         }
@@ -511,7 +515,12 @@ def contents(state: State) -> Found:
     groups = {}
     for name, group in state.groups.items():
         slots = state.slots(group)
-        cursors = {(slots[slot][0], slot[1]): cursor for slot, cursor in group.cursors.items() if slot in slots}
+        # A cursor that is not behind the first record says no more than none.
+        cursors = {
+            (slots[slot][0], slot[1]): cursor
+            for slot, cursor in group.cursors.items()
+            if slot in slots and cursor > slots[slot][1].start
+        }
         groups[name] = (sorted(group.topics), cursors)
     return Found(topics, groups)
 
@@ -586,8 +595,6 @@ def after_cut(state: State, found: Found) -> State | None:
         asked = [group.topics[:count] for count in range(group.safe, len(group.topics) + 1)]
         group.topics = next((some for some in asked if sorted(some) == topics), group.topics)
         group.safe = len(group.topics)
-    if contents(cut).groups != found.groups:
-        return None
     for name, parts in found.topics.items():
         partitions = cut.topics[name].partitions
         if len(parts) != len(partitions):
@@ -603,7 +610,7 @@ def after_cut(state: State, found: Found) -> State | None:
             del partition.items[end:]
             partition.groups = [group for group in partition.groups if group <= end]
             partition.safe = end
-    return cut
+    return cut if contents(cut).groups == found.groups else None
 
 
 def by_partition(topic: ReferenceTopic, some: Sequence[Item], keyless: int = 0) -> dict[int, list[Item]]:
