@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tailrace.arrow_frames import as_arrow, longest, prepare_arrow
 from tailrace.batch import Batch
 from tailrace.disk import frame
+from tailrace.errors import RecordTooLargeError
 from tailrace.records import Headers, encode_headers
 from tests.frames import HEADERS, ITEM, TIME, parts
 
@@ -152,3 +153,28 @@ def test_as_arrow_knows_arrow_when_it_sees_it() -> None:
     pandas = pytest.importorskip("pandas")
     assert as_arrow(pandas.DataFrame({"value": ["a"]})).to_pydict() == {"value": ["a"]}
     assert as_arrow(pandas.Series(["a", "b"])).to_pylist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_headers_of_a_slice(kind: str) -> None:
+    """Joined by Arrow they are what the rows would be one by one, whatever part of a column is meant."""
+    rows = [[("a", b"1"), ("é", None)], None, [], [("a", b""), ("a", b"22")], [("b", b"x" * 300)], None]
+    expected = [encode_headers(Headers((name, value or b"") for name, value in row or ())) for row in rows]
+    if kind == "map":
+        column = pa.array(rows, pa.map_(pa.string(), pa.binary()))
+    else:
+        pairs = [row and [{"name": name, "value": value} for name, value in row] for row in rows]
+        column = pa.array(pairs, pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])))
+    for first in range(len(rows)):
+        for stop in range(first + 1, len(rows) + 1):
+            values = pa.array([b"v"] * (stop - first))
+            made = prepare_arrow(values, None, column.slice(first, stop - first), TIME)
+            assert made == prepare_arrow(values, None, expected[first:stop], TIME), (first, stop)
+
+
+def test_headers_that_cannot_be_stored_are_named() -> None:
+    values = pa.array([b"v"])
+    with pytest.raises(TypeError, match="header 'a' must be bytes"):
+        prepare_arrow(values, None, pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), TIME)
+    with pytest.raises(RecordTooLargeError, match="header name"):
+        prepare_arrow(values, None, pa.array([[("a" * 70_000, b"")]], pa.map_(pa.string(), pa.binary())), TIME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -25,6 +26,9 @@ _INT64 = Struct("<q")
 
 def require(module: str, extra: str) -> Any:
     """Import an optional package, or say how to install it."""
+    found = sys.modules.get(module)
+    if found is not None:
+        return found
     try:
         return import_module(module)
     except ImportError:
@@ -53,45 +57,36 @@ def schema() -> Any:
     )
 
 
-def batch_to_arrow(parts: Sequence[Part]) -> Any:
-    """One pyarrow.RecordBatch of all parts; the bytes of a single uncompressed frame are shared, not copied."""
+@cache
+def schema_of(names: tuple[str, ...]) -> Any:
+    """The schema of a batch with these columns only, in this order."""
+    known = schema()
+    for name in names:
+        if name not in known.names:
+            raise ValueError(f"There is no column {name!r}: there are {', '.join(known.names)}.")
+    return pyarrow().schema([known.field(name) for name in names])
+
+
+def batch_to_arrow(parts: Sequence[Part], names: tuple[str, ...] | None = None) -> Any:
+    """One pyarrow.RecordBatch of all parts; the bytes of a single uncompressed frame are shared, not copied.
+
+    With `names` only those columns are made.
+    """
     pa = pyarrow()
+    wanted = schema() if names is None else schema_of(names)
     parts = [part for part in parts if part.first < part.stop]
     if not parts:
-        return pa.RecordBatch.from_pylist([], schema=schema())
+        return pa.RecordBatch.from_pylist([], schema=wanted)
     if sum(part.columns.value_blob.nbytes + part.columns.key_blob.nbytes for part in parts) > _ARRAY_BYTES_MAX:
         hint = "Nothing is wrong with the records; read them in smaller batches: batches(max_records=...)."
         raise LimitError("One Arrow batch holds 2 GiB at most.", hint=hint)
-    counts = [part.stop - part.first for part in parts]
-    count = sum(counts)
-    topics = list(dict.fromkeys(part.topic for part in parts))
-    code_of = {topic: code for code, topic in enumerate(topics)}
-    codes = b"".join([_INT32.pack(code_of[part.topic]) * size for part, size in zip(parts, counts, strict=True)])
-    numbers = b"".join([_INT32.pack(part.partition) * size for part, size in zip(parts, counts, strict=True)])
-    topic_type, partition_type, _, time_type, key_type, _, headers_type = schema().types
-    if any(part.columns.key_offsets is not None for part in parts):
-        keys = _joined([_key_array(part) for part in parts])
-    else:
-        keys = pa.nulls(count, key_type)
-    if any(part.columns.header_offsets is not None for part in parts):
-        headers = _joined([_header_array(part) for part in parts])
-    else:
-        headers = pa.nulls(count, headers_type)
-    arrays = [
-        pa.DictionaryArray.from_arrays(_fixed(partition_type, count, codes), pa.array(topics, topic_type.value_type)),
-        _fixed(partition_type, count, numbers),
-        _joined([*_offset_arrays(parts)]),
-        _fixed(time_type, count, _times(parts)),
-        keys,
-        _joined([_value_array(part) for part in parts]),
-        headers,
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+    return pa.RecordBatch.from_arrays([_MAKERS[name](parts) for name in wanted.names], schema=wanted)
 
 
-def reader(batches: Iterable[Any]) -> Any:
+def reader(batches: Iterable[Any], names: tuple[str, ...] | None = None) -> Any:
     """A pyarrow.RecordBatchReader that pulls record batches one by one."""
-    return pyarrow().RecordBatchReader.from_batches(schema(), batches)
+    wanted = schema() if names is None else schema_of(names)
+    return pyarrow().RecordBatchReader.from_batches(wanted, batches)
 
 
 def to_pandas(source: Any) -> Any:
@@ -110,6 +105,60 @@ def to_polars(source: Any) -> Any:
 def _fixed(kind: Any, count: int, data: ReadableBuffer) -> Any:
     pa = pyarrow()
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)], null_count=0)
+
+
+def _topics(parts: Sequence[Part]) -> Any:
+    topics = list(dict.fromkeys(part.topic for part in parts))
+    code_of = {topic: code for code, topic in enumerate(topics)}
+    kind = schema().field("topic").type
+    codes = b"".join([_INT32.pack(code_of[part.topic]) * (part.stop - part.first) for part in parts])
+    return pyarrow().DictionaryArray.from_arrays(
+        _fixed(kind.index_type, _count(parts), codes), pyarrow().array(topics, kind.value_type)
+    )
+
+
+def _partitions(parts: Sequence[Part]) -> Any:
+    numbers = b"".join([_INT32.pack(part.partition) * (part.stop - part.first) for part in parts])
+    return _fixed(pyarrow().int32(), _count(parts), numbers)
+
+
+def _offsets(parts: Sequence[Part]) -> Any:
+    return _joined([*_offset_arrays(parts)])
+
+
+def _timestamps(parts: Sequence[Part]) -> Any:
+    return _fixed(schema().field("timestamp").type, _count(parts), _times(parts))
+
+
+def _keys(parts: Sequence[Part]) -> Any:
+    if any(part.columns.key_offsets is not None for part in parts):
+        return _joined([_key_array(part) for part in parts])
+    return pyarrow().nulls(_count(parts), pyarrow().binary())
+
+
+def _values(parts: Sequence[Part]) -> Any:
+    return _joined([_value_array(part) for part in parts])
+
+
+def _headers(parts: Sequence[Part]) -> Any:
+    if any(part.columns.header_offsets is not None for part in parts):
+        return _joined([_header_array(part) for part in parts])
+    return pyarrow().nulls(_count(parts), schema().field("headers").type)
+
+
+def _count(parts: Sequence[Part]) -> int:
+    return sum(part.stop - part.first for part in parts)
+
+
+_MAKERS = {
+    "topic": _topics,
+    "partition": _partitions,
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "key": _keys,
+    "value": _values,
+    "headers": _headers,
+}
 
 
 def _joined(arrays: list[Any]) -> Any:
@@ -133,7 +182,8 @@ def _offset_arrays(parts: Sequence[Part]) -> Iterator[Any]:
             start, stop = base + part.first, base + part.stop
         else:
             relative = _fixed(pa.int32(), part.stop - part.first, columns.offsets[part.first : part.stop])
-            yield require("pyarrow.compute", "arrow").add(relative.cast(pa.int64()), base)
+            # Of a plain number Arrow would first ask whether it is one of numpy's, which is slow where there is none.
+            yield require("pyarrow.compute", "arrow").add(relative.cast(pa.int64()), pa.scalar(base, pa.int64()))
     if start < stop:
         yield _range(start, stop)
 
@@ -147,6 +197,9 @@ def _range(start: int, stop: int) -> Any:
 
 
 def _times(parts: Sequence[Part]) -> ReadableBuffer:
+    widths = [0 if isinstance(part.columns.times, int) else part.columns.times.itemsize for part in parts]
+    if widths.count(4) > 1 and 8 not in widths:
+        return _sums(parts)
     pieces: list[ReadableBuffer] = []
     for part in parts:
         columns, count = part.columns, part.stop - part.first
@@ -156,11 +209,27 @@ def _times(parts: Sequence[Part]) -> ReadableBuffer:
         elif times.itemsize == 8:
             pieces.append(times[part.first : part.stop])
         else:
-            pa = pyarrow()
-            deltas = _fixed(pa.int32(), count, times[part.first : part.stop]).cast(pa.int64())
-            sums = require("pyarrow.compute", "arrow").add(deltas, columns.time_base)
-            pieces.append(sums.buffers()[1][: 8 * count])
+            pieces.append(_sums([part]))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _sums(parts: Sequence[Part]) -> ReadableBuffer:
+    """Times of frames that have one time for all records, or what each adds to the earliest: one sum for all frames."""
+    pa = pyarrow()
+    deltas: list[ReadableBuffer] = []
+    bases: list[bytes] = []
+    for part in parts:
+        times, count = part.columns.times, part.stop - part.first
+        deltas.append(bytes(4 * count) if isinstance(times, int) else times[part.first : part.stop])
+        bases.append(_INT64.pack(part.columns.time_base) * count)
+    total = _count(parts)
+    added: Any = _fixed(pa.int32(), total, deltas[0] if len(parts) == 1 else b"".join(deltas)).cast(pa.int64())
+    # Of a plain number Arrow would first ask whether it is one of numpy's, which is slow where there is none.
+    base: Any = pa.scalar(parts[0].columns.time_base, pa.int64())
+    if len(parts) > 1:
+        base = _fixed(pa.int64(), total, b"".join(bases))
+    sums = require("pyarrow.compute", "arrow").add(added, base)
+    return sums.buffers()[1][: 8 * total]  # type: ignore[no-any-return]
 
 
 def _value_array(part: Part) -> Any:

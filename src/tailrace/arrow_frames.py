@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arrow import pyarrow, require
 from tailrace.disk import frame
+from tailrace.limits import HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
 from tailrace.options import parse_time
 from tailrace.records import Headers, encode_headers
 
@@ -124,7 +125,39 @@ def _stored_headers(headers: Any) -> Any:
         return headers
     if headers.null_count == len(headers):
         return pa.nulls(len(headers), pa.binary())
-    return pa.array([encode_headers(_pairs(each)) for each in headers.to_pylist()], pa.binary())
+    chunks = [_joined_headers(chunk) for chunk in _chunks(headers)]
+    if any(chunk is None for chunk in chunks):
+        # Something cannot be stored; taken one by one, the first such is named.
+        return pa.array([encode_headers(_pairs(each)) for each in headers.to_pylist()], pa.binary())
+    return pa.chunked_array(chunks, pa.binary())
+
+
+def _joined_headers(headers: Any) -> Any | None:
+    """What encode_headers makes of every row, joined by Arrow; None when that must be asked row by row."""
+    pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
+    if pa.types.is_map(headers.type):
+        names, values = headers.keys, headers.items
+    elif pa.types.is_list(headers.type) and not headers.values.null_count:
+        names, values = headers.values.field("name"), headers.values.field("value")
+    else:
+        return None
+    if names.null_count or not pa.types.is_string(names.type) or longest(names) > HEADER_NAME_BYTES_MAX:
+        return None
+    if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
+        return None
+    values = compute.fill_null(values.cast(pa.binary()), pa.scalar(b"", pa.binary()))
+    # A length, a name, a length, a value: docs/format.md section 2.
+    pieces = compute.binary_join_element_wise(
+        compute.binary_length(names).cast(pa.uint16()).view(pa.binary(2)).cast(pa.binary()),
+        names.cast(pa.binary()),
+        compute.binary_length(values).view(pa.binary(4)).cast(pa.binary()),
+        values,
+        pa.scalar(b"", pa.binary()),
+    )
+    rows = compute.binary_join(pa.ListArray.from_arrays(headers.offsets, pieces), pa.scalar(b"", pa.binary()))
+    if headers.null_count:
+        rows = compute.if_else(headers.is_valid(), rows, pa.scalar(b"", pa.binary()))
+    return None if longest(rows) > HEADERS_BYTES_MAX else rows
 
 
 def _pairs(headers: Sequence[Any] | None) -> Headers | None:
@@ -240,5 +273,6 @@ def _time_column(times: Any) -> tuple[int, int, int, list[ReadableBuffer]]:
     flag, width = frame.TIMES_FULL, 8
     if high - low <= frame.DELTA_MAX:
         flag, width = frame.TIMES_DELTA, 4
-        times = compute.subtract(times, low).cast(pa.int32())
+        # Of a plain number Arrow would first ask whether it is one of numpy's, which is slow where there is none.
+        times = compute.subtract(times, pa.scalar(low, pa.int64())).cast(pa.int32())
     return flag, low, high, [times.buffers()[1][width * times.offset : width * (times.offset + len(times))]]

@@ -18,11 +18,11 @@ from tailrace.disk.frame import HEADER_BYTES, Prepared, body_fits, place, read_h
 from tailrace.disk.partition import frames_size
 from tailrace.disk.staging import Write
 from tailrace.disk.store import one_group
-from tailrace.errors import CorruptionError, OffsetMismatchError
+from tailrace.errors import CorruptionError, GroupBusyError, OffsetMismatchError
 from tailrace.intake import take_in
-from tailrace.limits import ADOPT_BYTES_MIN, VALUE_BYTES_MAX
+from tailrace.limits import ADOPT_ALONE_BYTES_MIN, ADOPT_BYTES_MIN, VALUE_BYTES_MAX
 from tailrace.options import parse_count, parse_duration
-from tailrace.plans import ReadPart, plan, read, read_arrow
+from tailrace.plans import ReadPart, Survey, TopicBounds, plan, read, read_arrow
 from tailrace.routes import checked_partition
 from tailrace.spans import dropped
 from tailrace.staged import StagedPart, check_present, combine, frames_of, prepared_again, remove, sweep
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace.disk.partition import Partition
     from tailrace.engine import Engine
+    from tailrace.group_state import GroupState
     from tailrace.log import Log
     from tailrace.types import Data, Duration
 
@@ -43,6 +44,8 @@ __all__ = [
     "InlinePart",
     "ReadPart",
     "StagedPart",
+    "Survey",
+    "TopicBounds",
     "abandon",
     "applied",
     "build",
@@ -50,6 +53,7 @@ __all__ = [
     "plan",
     "read",
     "read_arrow",
+    "record_progress",
     "stage",
     "sweep_staged",
 ]
@@ -222,7 +226,8 @@ class _Commit:
         try:
             if self.marker is not None and self._was_applied():
                 return self._repeated(parts)
-            writes = [self._write(*key, group) for key, group in groups.items()]
+            by_partition = [self._writes(*key, group) for key, group in groups.items()]
+            writes = [write for some in by_partition for write in some]
             firsts = self._transact(writes)
         except BaseException:
             # The journal may name what a commit of this process staged, and then a later one adopts it.
@@ -234,10 +239,12 @@ class _Commit:
             return self._repeated(parts)
         # Those that were adopted have another name by now; the others were copied into one that was.
         remove(self.files, [part.path for part in parts if isinstance(part, StagedPart)])
-        ranges = [
-            Committed(*key, first, first + write.span)
-            for key, write, first in zip(groups, writes, firsts, strict=False)
-        ]
+        ranges = []
+        at = 0
+        for key, some in zip(groups, by_partition, strict=True):
+            # Several segments of one partition follow one another.
+            ranges.append(Committed(*key, firsts[at], firsts[at] + sum(write.span for write in some)))
+            at += len(some)
         return CommitResult(True, tuple(ranges))
 
     def _was_applied(self) -> bool:
@@ -248,23 +255,36 @@ class _Commit:
         remove(self.files, [part.path for part in parts if isinstance(part, StagedPart)])
         return CommitResult(False, ())
 
-    def _write(self, topic: str, index: int, group: Sequence[InlinePart | StagedPart]) -> Write:
-        """One partition's write: frames, the one staged segment, or a new one that holds everything."""
+    def _writes(self, topic: str, index: int, group: Sequence[InlinePart | StagedPart]) -> list[Write]:
+        """What one partition gets: frames, or segments; large staged ones as they are, all between them as new ones."""
         partition, topic_id = _partition(self.engine, topic, index)
         for part in group:
             if isinstance(part, StagedPart):
                 if part.topic_id != topic_id:
                     raise dropped(topic)
                 check_present(self.files, part)
-        only = group[0]
-        if len(group) == 1 and isinstance(only, StagedPart):
-            return Write(partition, (), None, only.segment)
         inline = [frame for part in group if isinstance(part, InlinePart) for frame in part.frames.prepared]
         if not any(isinstance(part, StagedPart) for part in group) and frames_size(inline) < ADOPT_BYTES_MIN:
-            return Write(partition, one_group(inline))
+            return [Write(partition, one_group(inline))]
+        writes = []
+        small: list[InlinePart | StagedPart] = []
+        for part in group:
+            if isinstance(part, StagedPart) and (len(group) == 1 or part.bytes >= ADOPT_ALONE_BYTES_MIN):
+                if small:
+                    writes.append(self._combined(partition, small))
+                    small = []
+                writes.append(Write(partition, (), None, part.segment))
+            else:
+                small.append(part)
+        if small:
+            writes.append(self._combined(partition, small))
+        return writes
+
+    def _combined(self, partition: Partition, parts: Sequence[InlinePart | StagedPart]) -> Write:
+        """One segment of several parts."""
         every = (
             frame
-            for part in group
+            for part in parts
             for frame in (frames_of(self.files, part) if isinstance(part, StagedPart) else part.frames.prepared)
         )
         made = combine(partition, every)
@@ -296,3 +316,53 @@ class _Commit:
 def _partition(engine: Engine, topic: str, index: int) -> tuple[Partition, int]:
     entry = engine.entry(topic)
     return engine.partition(entry, checked_partition(index, len(entry.slots))), entry.id
+
+
+def record_progress(
+    log: Log, group: str, positions: Mapping[tuple[str, int], int], topics: Sequence[str] | None = None
+) -> None:
+    """Store how far an engine has read for a group, by topic and partition; the cursors are on disk on return.
+
+    The engine keeps its own place and is no member: the group is there to be looked at, and to be waited for by
+    retention. `topics` are the names and patterns that it reads, by default those of the positions. A cursor is never
+    stored above what is safe; positions in topics that do not exist are left out.
+    """
+    from tailrace.group_log import open_group
+    from tailrace.group_state import Member
+    from tailrace.membership import is_alive, members_directory
+    from tailrace.names import validate_group_name
+    from tailrace.wants import parse_topics
+
+    engine = log.writing()
+    by_name = engine.refresh().by_name
+    moves = []
+    for (topic, index), position in positions.items():
+        entry = by_name.get(topic)
+        if entry is not None and index < len(entry.slots):
+            moves.append((entry.id, index, min(position, engine.partition(entry, index).safe)))
+    asked = list(dict.fromkeys(topic for topic, _ in positions)) if topics is None else topics
+    named = parse_topics(asked) if asked else ()
+    opened = open_group(engine, validate_group_name(group))
+    state = opened.follow()
+
+    def check(current: GroupState) -> None:
+        directory = members_directory(engine, opened.id)
+        busy = sorted(member for member in current.members if is_alive(engine.files, directory, member))
+        if busy:
+            raise GroupBusyError(
+                f"The group {group!r} has {len(busy)} members at work, so no engine can report its progress to it.",
+                group=group,
+                members=tuple(busy),
+                hint="Nothing was stored; give the engine a group of its own, or stop the members first.",
+            )
+
+    if not set(named) <= set(state.topics):
+        # What a group reads is told by its members: one that joins and leaves at once.
+        now, host, pid = engine.files.now_us(), engine.files.host_name(), engine.files.process_id()
+        told = Member(f"{host}-{pid}-{engine.files.random_bytes(4).hex()}", host, pid, now, named)
+        opened.append({"join": told._asdict()}, check, durable=False)
+        opened.append({"gone": [told.id]}, durable=False)
+    changed = [move for move in moves if state.cursors.get((move[0], move[1])) != move[2]]
+    if changed:
+        opened.append({"moves": changed}, check, durable=True)
+    opened.release()

@@ -55,6 +55,8 @@ SLOTS_MAX = 1_048_576
 PARTICIPANTS_MAX = 256
 INLINE_BYTES_MAX = 8 * MIB
 ADOPT_BYTES_MIN = MIB
+# Staged segments for one partition that are at least so large are adopted one by one; smaller ones become one.
+ADOPT_ALONE_BYTES_MIN = 4 * MIB
 GROUP_BYTES_MAX = GIB
 
 # Journal.

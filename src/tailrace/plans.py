@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import major
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace.arrow import batch_to_arrow, schema_of
 from tailrace.arrow import reader as arrow_reader
 from tailrace.batch import Batch
 from tailrace.cursor import BATCH_BYTES_MAX
@@ -14,22 +17,83 @@ from tailrace.disk.files import Files
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.home import storage_error
-from tailrace.disk.segment import HEADER_BYTES, Index, read_footer, read_segment_header, reading, walk
-from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TailraceError
+from tailrace.disk.opening import IDENTITY_NAME
+from tailrace.disk.segment import HEADER_BYTES, Index, read_footer, read_segment_header, walk
+from tailrace.disk.tails import SAFE, START
+from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.limits import FRAME_RECORDS_MAX
-from tailrace.merge import parts_to_arrow
-from tailrace.options import parse_size, parse_start
+from tailrace.merge import RUN_RECORDS_MIN, joined
+from tailrace.options import parse_count, parse_size, parse_start
 from tailrace.scan import parse_partitions
-from tailrace.spans import Request, resolve
+from tailrace.spans import Request, matching, resolve
 
 if TYPE_CHECKING:
     from tailrace.disk.reader import SegmentInfo
+    from tailrace.disk.segment import Read
+    from tailrace.disk.store import Store
     from tailrace.engine import Engine
     from tailrace.log import Log
     from tailrace.spans import Span
     from tailrace.types import Size, Start
 
 READ_BYTES_DEFAULT = 64 << 20
+READ_AHEAD_BYTES = 4 << 20
+# A part at least so long is not copied at all, which is a third of the time that it takes to read and send it.
+MAPPED_BYTES_MIN = 1 << 20
+
+
+class TopicBounds(NamedTuple):
+    """Where the partitions of one topic begin, and up to where they are safe on disk, each by partition."""
+
+    # No other topic ever has it, not even a later one of the same name.
+    id: int
+    earliest: list[int]
+    durable: list[int]
+
+
+class Survey:
+    """Where some topics stand, asked again and again: names are looked at only when topics came, went or changed."""
+
+    def __init__(self, log: Log, wanted: Callable[[str], bool]) -> None:
+        self._log = log
+        self._wanted = wanted
+        self._seen: tuple[Store, int] | None = None
+        # Name, id and the words of each partition in the tails.
+        self._topics: list[tuple[str, int, list[int]]] = []
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the log shows what it held when it was opened, because nobody recovered it since: open it anew."""
+        return self._log.engine.frozen
+
+    def look(self) -> dict[str, TopicBounds]:
+        """The wanted topics by name, internal ones never; a few loads from memory for each partition."""
+        engine = self._log.engine
+        while True:
+            seen = (engine.store, engine.refresh().offset)
+            try:
+                if seen != self._seen:
+                    self._topics = self._find(engine)
+                    self._seen = seen
+            except TopicNotFoundError:
+                # Dropped by another thread since the names were read.
+                continue
+            words = seen[0].tails.words
+            # In this order, so that no trim or append in between makes them look out of order.
+            found = {
+                name: TopicBounds(topic_id, [words[at + START] for at in places], [words[at + SAFE] for at in places])
+                for name, topic_id, places in self._topics
+            }
+            # The words of a topic that was dropped meanwhile may be another's by now.
+            if engine.refresh().offset == seen[1]:
+                return found
+
+    def _find(self, engine: Engine) -> list[tuple[str, int, list[int]]]:
+        return [
+            (entry.name, entry.id, [engine.partition(entry, index).word for index in range(len(entry.slots))])
+            for entry in matching(engine, ("...",))
+            if self._wanted(entry.name)
+        ]
 
 
 class ReadPart(NamedTuple):
@@ -88,7 +152,7 @@ def plan(
 
 def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
     offset = span.next
-    for info in span.reader.segments():
+    for info in _segments(span):
         if info.end > offset and info.base < span.stop:
             if info.base > offset:
                 break
@@ -99,6 +163,24 @@ def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
         # A trim or damage: reading says which.
         for _ in span.forward(span.stop):
             pass
+
+
+def _segments(span: Span) -> Iterator[SegmentInfo]:
+    """The segments that may hold a span, oldest first; those before and behind it are not opened."""
+    reader = span.reader
+    # Before the directory is listed, so that a new segment is in the list if its records are below the end.
+    end = span.partition.end
+    reader.newest_base(end)
+    bases = reader.bases
+    try:
+        for at in range(max(0, bisect_right(bases, span.next) - 1), len(bases)):
+            if bases[at] >= span.stop:
+                break
+            info = reader.info(bases[at], min(bases[at + 1], end) if at + 1 < len(bases) else end)
+            if info is not None:
+                yield info
+    finally:
+        reader.close()
 
 
 def _index_of(engine: Engine, span: Span, info: SegmentInfo) -> Index:
@@ -160,24 +242,43 @@ def _plan_segment(span: Span, info: SegmentInfo, index: Index, first: int, stop:
 
 def read(part: ReadPart) -> Iterator[Batch]:
     """The records of a part, from its file alone; every frame is checked, and that the range is whole."""
-    for parts in _gathered(_frames(part)):
+    for parts in _gathered(_frames(part), FRAME_RECORDS_MAX):
         yield Batch(parts)
 
 
-def read_arrow(part: ReadPart) -> Any:
-    """The records of a part as a pyarrow.RecordBatchReader."""
-    return arrow_reader(map(parts_to_arrow, _gathered(_frames(part))))
+def read_arrow(part: ReadPart, columns: Sequence[str] | None = None, batch_records: int = FRAME_RECORDS_MAX) -> Any:
+    """The records of a part as a pyarrow.RecordBatchReader; with `columns` only those are made, in that order.
+
+    Frames are joined until a batch has `batch_records` or more; those that have as many are not copied.
+    """
+    names = None if columns is None else tuple(columns)
+    if names is not None:
+        schema_of(names)
+    count = parse_count(batch_records, "batch_records", minimum=1)
+    return arrow_reader((_to_arrow(parts, names) for parts in _gathered(_frames(part), count)), names)
 
 
-def _gathered(parts: Iterable[Part]) -> Iterator[list[Part]]:
+def _to_arrow(parts: list[Part], names: tuple[str, ...] | None) -> Any:
+    """One batch; small frames are joined first, as an array for each would cost more than the copy."""
+    if sum(part.stop - part.first for part in parts) < RUN_RECORDS_MIN * len(parts):
+        parts = [joined(parts[0].topic, parts[0].partition, parts)]
+    return batch_to_arrow(parts, names)
+
+
+def _gathered(parts: Iterable[Part], enough: int) -> Iterator[list[Part]]:
     gathered: list[Part] = []
     count = size = 0
     for part in parts:
+        records = part.stop - part.first
+        if gathered and records >= enough:
+            # A large one is not copied for the sake of small ones before it.
+            yield gathered
+            gathered, count, size = [], 0, 0
         gathered.append(part)
-        count += part.stop - part.first
+        count += records
         size += part.columns.value_blob.nbytes + part.columns.key_blob.nbytes
         del part
-        if count >= FRAME_RECORDS_MAX or size >= BATCH_BYTES_MAX:
+        if count >= enough or size >= BATCH_BYTES_MAX:
             yield gathered
             gathered, count, size = [], 0, 0
     if gathered:
@@ -189,11 +290,7 @@ def _frames(part: ReadPart) -> Iterator[Part]:
     try:
         descriptor = files.open(part.path)
     except FileNotFoundError:
-        raise OffsetOutOfRangeError(
-            f"The offsets {part.first} to {part.stop - 1} of {part.topic}[{part.partition}] are gone: "
-            f"there is no file {part.path}.",
-            hint="Nothing was skipped; they were trimmed after the plan was made, so plan again.",
-        ) from None
+        raise _missing(files, part) from None
     except OSError as error:
         raise storage_error(error, "Reading a part", part.path) from error
     try:
@@ -201,10 +298,13 @@ def _frames(part: ReadPart) -> Iterator[Part]:
         if header is None or header.salt != part.salt:
             raise _damaged("The segment is not the one that was planned", part, part.first, part.stop - 1)
         offset, position, chain = part.offset, part.position, part.chain
-        source = reading(files, descriptor)
+        source = _reading(files, descriptor, part)
         for found in walk(source, position, offset - part.base, chain, part.stop_position, bodies=True):
             first, offset, chain = offset, offset + found.header.span, found.header.crc
             position = found.position + found.header.size
+            if offset <= part.first:
+                # A part begins where the index has an entry, which may lie before what is wanted of it.
+                continue
             try:
                 column = columns(found.header, found.body, first)
             except CodecError as error:
@@ -226,6 +326,44 @@ def _frames(part: ReadPart) -> Iterator[Part]:
         raise storage_error(error, "Reading a part", part.path) from error
     finally:
         files.close(descriptor)
+
+
+def _missing(files: Files, part: ReadPart) -> TailraceError:
+    """Why the file of a part is not there: it was removed since, or this machine does not see the log at all.
+
+    The two must not be taken for one another: whoever leaves out what was removed would leave out everything.
+    """
+    # Above it are the directories of the partition, of the topic and of all topics.
+    location = part.path.rsplit("/", 4)[0]
+    if files.stat(f"{location}/{IDENTITY_NAME}") is None:
+        return NotALogError(
+            f"There is no log at {location} on {files.host_name()}, which was to read {part.topic}[{part.partition}].",
+            hint="Nothing was skipped; let that machine see the directory under the same path, "
+            "or run the work on the machine of the log.",
+        )
+    return OffsetOutOfRangeError(
+        f"The offsets {part.first} to {part.stop - 1} of {part.topic}[{part.partition}] are gone: "
+        f"there is no file {part.path}.",
+        hint="Nothing was skipped; they were trimmed after the plan was made, so plan again.",
+    )
+
+
+def _reading(files: Files, descriptor: int, part: ReadPart) -> Read:
+    """How a part is read: a large one on a disk of this machine through memory, others many frames at a time.
+
+    What is mapped ends where the part does, which lies below everything that is cut off when a segment is sealed. On a
+    network file system a file may go away under a mapping, and that kills the process; those have no major number.
+    """
+    stop = part.stop_position
+    if part.bytes >= MAPPED_BYTES_MIN and major(files.stat_open(descriptor).device):
+        try:
+            view = files.map_read(descriptor, stop)
+        except OSError:
+            # Shorter than it was, perhaps: reading it says what is missing.
+            pass
+        else:
+            return lambda count, position: view[position:]
+    return lambda count, position: files.read(descriptor, max(count, min(READ_AHEAD_BYTES, stop - position)), position)
 
 
 def _damaged(message: str, part: ReadPart, first: int, last: int) -> CorruptionError:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.frame import Header, Prepared, place_one, salt_chain
+from tailrace.disk.frame import Header, Prepared, place, salt_chain
 from tailrace.disk.home import storage_error
 from tailrace.disk.partition import salted
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, read_segment_header, reading, walk
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from tailrace.engine import Engine
 
 SUFFIX = ".staged"
-WRITE_BYTES = 4 << 20
+# Larger writes are no quicker, and may be far slower: the system then looks for larger pieces of free memory, which a
+# virtual machine has perhaps handed back to its host.
+WRITE_BYTES = 512 << 10
 
 
 class StagedPart(NamedTuple):
@@ -68,40 +71,105 @@ def prepared_again(head: Header, body: bytes) -> Prepared:
     )  # fmt: skip
 
 
-def combine(partition: Partition, frames: Iterable[Prepared]) -> Staged:
-    """Stage frames one after another, however many there are; the file and its name are on disk when this returns."""
-    files = partition.files
-    salt = salted(files)
-    path = f"{partition.path}/{salt:016x}{SUFFIX}"
-    try:
-        descriptor = files.open(path, exclusive=True)
-    except OSError as error:
-        raise storage_error(error, "staging a segment", path) from error
-    try:
-        files.write(descriptor, pack_header(partition.topic_id, partition.index, salt, files.now_us()), 0)
-        index = Index(salt)
-        last = written = HEADER_BYTES
-        buffers: list[bytes] = []
-        for frame in frames:
-            data, chain = place_one(frame, index.span, index.chain)
-            last = index.position
-            index.add(frame.count, frame.span, frame.min_time, frame.max_time, len(data), chain)
-            buffers.append(data)
-            if index.position - written >= WRITE_BYTES:
-                written += files.write_all(descriptor, buffers, written)
-                buffers = []
-        buffers.append(index.pack_footer())
-        files.write_all(descriptor, buffers, written)
-        files.sync_data(descriptor)
-        files.sync_directory(partition.path)
-    except BaseException as error:
-        files.close(descriptor)
-        files.remove_file(path)
-        if isinstance(error, OSError) and not isinstance(error, TailraceError):
-            raise storage_error(error, "staging a segment", path) from error
-        raise
-    files.close(descriptor)
-    return Staged(path.rpartition("/")[2], salt, index.position, index.span, index.chain, last, index.records)
+class Growing:
+    """A staged segment that is being written: nobody sees it, and without `finish` it means nothing."""
+
+    def __init__(self, partition: Partition) -> None:
+        files = self.files = partition.files
+        self.folder = partition.path
+        self.index = Index(salted(files))
+        self.path = f"{partition.path}/{self.index.salt:016x}{SUFFIX}"
+        # Where the last frame lies, and up to where the file was written.
+        self.last = self.written = HEADER_BYTES
+        self.waiting: list[bytes] = []
+        with self._told():
+            self.descriptor: int | None = files.open(self.path, exclusive=True)
+        head = pack_header(partition.topic_id, partition.index, self.index.salt, files.now_us())
+        with self._kept():
+            files.write(self._open, head, 0)
+
+    @property
+    def bytes(self) -> int:
+        """How long its frames are."""
+        return self.index.position
+
+    def add(self, frames: Iterable[Prepared]) -> None:
+        """Put frames behind those that are there; what is not yet a large write waits for more."""
+        index = self.index
+        with self._kept():
+            for frame in frames:
+                placed = place([frame], index.span, index.chain)
+                self.last = index.position
+                index.add(frame.count, frame.span, frame.min_time, frame.max_time, placed.size, placed.chain)
+                self.waiting += placed.buffers
+                if index.position - self.written >= WRITE_BYTES:
+                    self._write()
+
+    def flush(self) -> None:
+        """Write what waits, so that its memory is free."""
+        with self._kept():
+            self._write()
+
+    def finish(self) -> Staged:
+        """Seal it; the file and its name are on disk when this returns."""
+        index = self.index
+        with self._kept():
+            self.waiting.append(index.pack_footer())
+            self._write()
+            self.files.sync_data(self._open)
+            self.files.sync_directory(self.folder)
+        self._close()
+        name = self.path.rpartition("/")[2]
+        return Staged(name, index.salt, index.position, index.span, index.chain, self.last, index.records)
+
+    def abandon(self) -> None:
+        """Remove it, unless that was done before."""
+        if self.descriptor is not None:
+            self._close()
+            self.files.remove_file(self.path)
+
+    def _close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, None
+        assert descriptor is not None
+        self.files.close(descriptor)
+
+    @property
+    def _open(self) -> int:
+        assert self.descriptor is not None
+        return self.descriptor
+
+    def _write(self) -> None:
+        buffers, self.waiting = self.waiting, []
+        self.written += self.files.write_all(self._open, buffers, self.written)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Whatever fails, the file does not stay."""
+        try:
+            with self._told():
+                yield
+        except BaseException:
+            self.abandon()
+            raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, TailraceError):
+                raise
+            raise storage_error(error, "staging a segment", self.path) from error
+
+
+def combine(partition: Partition, frames: Iterable[Prepared], begun: Growing | None = None) -> Staged:
+    """Stage frames one after another, however many there are, behind those of a segment that was begun.
+
+    The file and its name are on disk when this returns.
+    """
+    growing = Growing(partition) if begun is None else begun
+    growing.add(frames)
+    return growing.finish()
 
 
 def check_present(files: Files, part: StagedPart) -> None:

@@ -16,7 +16,7 @@ from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.frame import MORE, Prepared, prepare
 from tailrace.disk.groupcommit import Waiter
 from tailrace.disk.partition import Partition
-from tailrace.disk.staging import Write
+from tailrace.disk.staging import Write, stage
 from tailrace.disk.store import Store
 from tailrace.errors import (
     CommittedNotVisibleError,
@@ -162,6 +162,25 @@ class Writer:
             raise
         group.acknowledged = dict(zip(parts, firsts, strict=True))
 
+    def adopt(self, places: Sequence[Place], segments: int = 2) -> None:
+        """A commit that gives each partition several segments, which were staged before it."""
+        targets = dict(self.at(place) for place in places)
+        parts: dict[Key, list[bytes]] = {key: [] for key in targets}
+        writes = []
+        for _ in range(segments):
+            for key, partition in targets.items():
+                values = self.witness.values(1)
+                parts[key] += values
+                staged = stage(partition, frames_of(values, self.process))
+                writes.append(Write(partition, (), None, staged))
+        group = self.witness.attempt(parts, True)
+        try:
+            firsts = self.store.committer.commit(writes)
+        except CommittedNotVisibleError:
+            group.committed = True
+            raise
+        group.acknowledged = dict(zip(parts, firsts, strict=False))
+
     def together(self, places: Sequence[Place]) -> None:
         """Appends of several threads that wait for the disk at once, as the leader of their group sees them."""
         targets = [self.at(place) for place in places]
@@ -224,6 +243,7 @@ KINDS: tuple[tuple[int, Callable[[Random], Step]], ...] = (
     (3, lambda random: step("transact", (("t", 0), ("u", 0), _a_place(random)), 2, split=True)),
     (2, lambda random: step("transact", (("t", 1), ("u", 0)), size=BIG_BYTES)),
     (1, lambda random: step("transact", (("t", 0), _a_place(random)), 2, split=True, size=BIG_BYTES // 2)),
+    (2, lambda random: step("adopt", (_a_place(random), ("u", 0)), random.randrange(1, 4))),
     (2, lambda random: step("together", (_a_place(random), _a_place(random), _a_place(random)))),
     (2, lambda random: step("roll", _a_place(random))),
     (2, lambda _: step("flush")),

@@ -74,10 +74,14 @@ class Committer:
     # Public verbs; each takes the journal lock itself.
 
     def commit(self, writes: Sequence[Write]) -> list[int]:
-        """Add to several partitions at once; the first offset of each write."""
-        if len(writes) > PARTICIPANTS_MAX:
+        """Add to several partitions at once; the first offset of each write.
+
+        A partition may take several staged segments, one after another, and nothing else then.
+        """
+        participants = len({write.partition.slot for write in writes})
+        if participants > PARTICIPANTS_MAX:
             raise LimitError(
-                f"A commit over {len(writes)} partitions is above the maximum of {PARTICIPANTS_MAX}; write in parts."
+                f"A commit over {participants} partitions is above the maximum of {PARTICIPANTS_MAX}; write in parts."
             )
         staged = self._stage_large(writes)
         try:
@@ -184,14 +188,19 @@ class Committer:
             self.resolve_locked()
         need = 256 + sum(128 + (0 if write.staged else frames_size(write.frames)) for write in writes)
         file = self._ready(need)
-        for write in sorted(writes, key=lambda write: write.partition.slot):
-            self._enter(write.partition)
+        for _, partition in sorted({write.partition.slot: write.partition for write in writes}.items()):
+            self._enter(partition)
         for write in writes:
             if write.expect is not None:
                 write.partition.expect(write.expect)
             if write.guard is not None:
                 write.guard()
-        planned = [self._plan(write) for write in writes]
+        planned: list[tuple[Part, State]] = []
+        states: dict[int, State] = {}
+        for write in writes:
+            part, after = self._plan(write, states.get(write.partition.slot))
+            states[write.partition.slot] = after
+            planned.append((part, after))
         parts = [part for part, _ in planned]
         for write, part in zip(writes, parts, strict=True):
             if part.kind == WRITE:
@@ -206,23 +215,31 @@ class Committer:
         home.tails.wake()
         if pending or failed:
             raise CommittedNotVisibleError(
-                f"The commit is on disk, but {pending + failed} of its {len(writes)} partitions cannot show it yet."
+                f"The commit is on disk, but {pending + failed} of its {len(states)} partitions cannot show it yet."
             )
         return [part.end - write.span for write, part in zip(writes, parts, strict=True)]
 
-    def _plan(self, write: Write) -> tuple[Part, State]:
-        """Decide where one part goes: what the journal says, and the state after it. Rolls, seals and closes holes."""
+    def _plan(self, write: Write, before: State | None) -> tuple[Part, State]:
+        """Decide where one part goes: what the journal says, and the state after it. Rolls, seals and closes holes.
+
+        `before` is the state after an earlier part of the same commit in this partition.
+        """
         partition, staged = write.partition, write.staged
-        if staged is not None:
-            if self.files.stat(f"{partition.path}/{staged.name}") is None:
-                raise StorageError(f"The staged segment {staged.name} is gone.", path=partition.path)
-            partition.seal()
+        if staged is not None and self.files.stat(f"{partition.path}/{staged.name}") is None:
+            raise StorageError(f"The staged segment {staged.name} is gone.", path=partition.path)
+        if before is not None:
+            if staged is None or before.active:
+                raise ValueError("A commit adds several segments to a partition, or one write.")
+            state = before
         else:
-            partition.make_room(frames_size(write.frames))
-        if partition.state.safe < partition.state.end:
-            # A commit behind unsynced bytes would be unreachable after a power cut takes those away.
-            partition.sync()
-        state = partition.state
+            if staged is not None:
+                partition.seal()
+            else:
+                partition.make_room(frames_size(write.frames))
+            if partition.state.safe < partition.state.end:
+                # A commit behind unsynced bytes would be unreachable after a power cut takes those away.
+                partition.sync()
+            state = partition.state
         if staged is not None:
             after = State(
                 state.end + staged.span, state.end, staged.position, staged.chain, HAS_SEGMENT | SEALED, staged.salt,
@@ -302,13 +319,18 @@ class Committer:
     def _apply(self, steps: Sequence[tuple[Partition, Part, State]]) -> tuple[int, int]:
         """Write what the journal holds into the segments and publish it; how many partitions wait, how many failed."""
         words = self.home.tails.words
+        by_slot: dict[int, list[tuple[Partition, Part, State]]] = {}
+        for step in steps:
+            by_slot.setdefault(step[0].slot, []).append(step)
         done = []
         pending = failed = 0
-        for partition, part, state in steps:
+        for some in by_slot.values():
+            # Of several segments in one partition only the state after the last is ever seen.
+            partition, _, state = some[-1]
             try:
                 if words[partition.word + FAILED]:
                     raise OSError(errno.EIO, "a sync failed earlier")
-                self._apply_part(partition, part)
+                self._apply_parts(partition, [part for _, part, _ in some])
                 done.append((partition, state))
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -324,17 +346,23 @@ class Committer:
             words[UNRESOLVED_WORD] = 0
         return pending, failed
 
-    def _apply_part(self, partition: Partition, part: Part) -> None:
-        if part.kind == WRITE:
-            self.files.write(partition.descriptor, part.data, part.position)
-            return
-        source = f"{partition.path}/{part.data.decode()}"
-        target = f"{partition.path}/{segment_name(part.base)}"
-        if self.files.stat(source) is None:
-            # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
-            self.files.rename(target, source)
-        self.files.rename(source, target)
-        self.files.sync_directory(partition.path)
+    def _apply_parts(self, partition: Partition, parts: Sequence[Part]) -> None:
+        """Write the one part of a partition, or give the staged segments their names."""
+        names = []
+        for part in parts:
+            if part.kind == WRITE:
+                self.files.write(partition.descriptor, part.data, part.position)
+            else:
+                names.append((f"{partition.path}/{part.data.decode()}", f"{partition.path}/{segment_name(part.base)}"))
+        # From the last to the first, so that no segment is ever without those before it.
+        for source, target in reversed(names):
+            if self.files.stat(source) is None:
+                # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
+                self.files.rename(target, source)
+        for source, target in names:
+            self.files.rename(source, target)
+        if names:
+            self.files.sync_directory(partition.path)
 
     # The journal's own state; the lock is held.
 

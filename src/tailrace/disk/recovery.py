@@ -205,7 +205,8 @@ class Recovery:
             for part in entry.parts:
                 if (part.slot, part.incarnation) == (place.slot, place.incarnation):
                     bases = self._bases(directory)
-                    if bases and part.base < bases[0]:
+                    if bases and part.base < bases[0] and not self._waits(directory, part):
+                        # It was trimmed since.
                         continue
                     replay = self._replay_adopt if part.kind == ADOPT else self._replay_write
                     if not replay(directory, part, bases, touched):
@@ -213,6 +214,10 @@ class Recovery:
         for base in touched:
             self._sync(f"{directory}/{segment_name(base)}")
         return damage
+
+    def _waits(self, directory: str, part: Part) -> bool:
+        """Whether a staged segment has no name yet: those that follow it in the same commit may have theirs."""
+        return part.kind == ADOPT and self.files.stat(f"{directory}/{part.data.decode()}") is not None
 
     def _replay_write(self, directory: str, part: Part, bases: list[int], touched: set[int]) -> bool:
         if part.base not in bases:
