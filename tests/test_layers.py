@@ -20,6 +20,7 @@ PUBLIC_NAMES_MAX = 15
 # From the top down. A module may import from its own row, as long as no cycle comes of it, and from the rows below.
 ROWS = (
     ("tailrace.cli", "tailrace.cli.*", "tailrace.__main__"),
+    ("tailrace.spark", "tailrace.spark.*"),
     ("tailrace.pytest_plugin",),
     ("tailrace.testing", "tailrace.steering", "tailrace.death"),
     ("tailrace",),

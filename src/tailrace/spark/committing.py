@@ -1,0 +1,95 @@
+"""The commit of a batch in the driver: everything in one transaction with a marker, or by way of the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from tailrace import bulk
+from tailrace.bulk import InlinePart, StagedPart
+from tailrace.errors import SettingsMismatchError
+from tailrace.spark import outbox
+
+if TYPE_CHECKING:
+    from tailrace.log import Log
+    from tailrace.spark.rows import Place
+    from tailrace.spark.targets import Planned
+
+# Staged segments of attempts that died are removed when nobody can still be about to commit them.
+ORPHANS_AGE = "1d"
+_SWEEP_SECONDS = 3_600.0
+# Segments that hold small parts for many partitions are taken apart in memory up to so much; more takes the outbox.
+UNPACKED_BYTES_MAX = 256 << 20
+
+
+def commit_batch(
+    log: Log,
+    parts: Sequence[InlinePart | StagedPart],
+    places: set[Place],
+    topics: Mapping[str, Planned],
+    lane: int,
+    application: str | None,
+    batch: int | None,
+) -> bool:
+    """Append the parts of a batch, once for each number of an application; False when it was appended before."""
+    # An earlier batch of the same application that a crash left on its way must not be overtaken.
+    outbox.deliver_waiting(log, lane)
+    marker = None if application is None or batch is None else (application, batch)
+    if marker is not None and _was_applied(log, *marker):
+        bulk.abandon(log, [part for part in parts if isinstance(part, StagedPart)])
+        return False
+    _make_sure(log, topics)
+    held = [part for part in parts if isinstance(part, StagedPart) and part.topic == outbox.TOPIC]
+    if len(places) > outbox.PLACES_MAX or sum(part.bytes for part in held) > UNPACKED_BYTES_MAX:
+        applied = outbox.put(log, lane, parts, marker)
+    else:
+        applied = bulk.commit(log, _unpacked(parts), marker).applied
+        bulk.abandon(log, held)
+    _sweep(log)
+    return applied
+
+
+def _was_applied(log: Log, application: str, batch: int) -> bool:
+    last = bulk.applied(log, application)
+    return last is not None and last >= batch
+
+
+def _unpacked(parts: Sequence[InlinePart | StagedPart]) -> list[InlinePart | StagedPart]:
+    plain: list[InlinePart | StagedPart] = []
+    for part in parts:
+        if isinstance(part, StagedPart) and part.topic == outbox.TOPIC:
+            plain += outbox.unpack(part)
+        else:
+            plain.append(part)
+    return plain
+
+
+def _make_sure(log: Log, topics: Mapping[str, Planned]) -> None:
+    """Create the topics that are new, and refuse rows that were sorted for others than there are now."""
+    for topic, planned in topics.items():
+        if planned.id is None:
+            try:
+                log.topic(topic, partitions=planned.partitions)
+            except SettingsMismatchError as error:
+                error.hint = "Nothing was written; another process created the topic meanwhile: run the write again."
+                raise
+            continue
+        # Only its number of partitions may have changed, which only grows.
+        if log.engine.entry(topic).id != planned.id:
+            raise SettingsMismatchError(
+                f"The topic {topic!r} was dropped and created again while the batch was computed.",
+                topic=topic,
+                hint="Nothing was written; run the write again.",
+            )
+
+
+_swept: dict[str, float] = {}
+
+
+def _sweep(log: Log) -> None:
+    """Remove what attempts that died have staged, now and then."""
+    now = monotonic()
+    if now - _swept.get(log.location, -_SWEEP_SECONDS) >= _SWEEP_SECONDS:
+        _swept[log.location] = now
+        bulk.sweep_staged(log, ORPHANS_AGE)

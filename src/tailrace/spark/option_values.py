@@ -1,0 +1,77 @@
+"""One option at a time: its text, a number, a yes or no, a choice, an object in JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+TRUE = ("true", "1", "yes")
+FALSE = ("false", "0", "no")
+
+
+def text_of(options: Mapping[str, str], name: str) -> str | None:
+    """An option without the blanks around it; an empty one was not meant."""
+    given = options.get(name)
+    if given is None:
+        return None
+    text = str(given).strip()
+    if not text:
+        raise ValueError(f"The option {name} is empty: leave it out, or say something.")
+    return text
+
+
+def count_of(options: Mapping[str, str], name: str) -> int | None:
+    given = text_of(options, name)
+    if given is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", given) or not int(given):
+        raise ValueError(f"{name}={given!r} is no positive number.")
+    return int(given)
+
+
+def flag_of(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false."""
+    given = text_of(options, name)
+    if given is None:
+        return default
+    if given.lower() in TRUE or given.lower() in FALSE:
+        return given.lower() in TRUE
+    raise ValueError(f"{name}={given!r} is neither true nor false.")
+
+
+def choice_of(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """An option with a few possible values, of which the first is the default."""
+    given = text_of(options, name)
+    if given is None:
+        return choices[0]
+    if given.lower() not in choices:
+        raise ValueError(f"{name}={given!r} is not known: write {' or '.join(choices)}.")
+    return given.lower()
+
+
+def object_of(text: str, option: str, example: str) -> dict[str, Any]:
+    def refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            raise ValueError(f"{option} names something twice: {text!r}.")
+        return made
+
+    try:
+        found = json.loads(text, object_pairs_hook=refuse_repeated)
+    except json.JSONDecodeError as error:
+        _not_json(option, text, f"{error.msg} at character {error.pos + 1}", example)
+    except RecursionError:
+        _not_json(option, text[:50], "nested too deep", example)
+    if not isinstance(found, dict):
+        _not_json(option, text, "it is no object", example)
+    return found
+
+
+def _not_json(option: str, text: str, why: str, example: str) -> NoReturn:
+    raise ValueError(f"{option}={text!r} cannot be understood ({why}): write {example}.") from None
+
+
+def is_number(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value < 1 << 63

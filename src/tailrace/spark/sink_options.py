@@ -1,0 +1,120 @@
+"""The options of the sink, checked, with errors in the words of whoever wrote them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from tailrace.limits import OFFSET_MAX, PARTITIONS_MAX
+from tailrace.names import did_you_mean, validate_topic_name
+from tailrace.spark.option_values import flag_of, text_of
+
+# Every option of the sink, as the documents spell it; Spark does not tell upper from lower case.
+NAMES = ("path", "log", "namespace", "topic", "createTopics", "partitions", "txnAppId", "txnVersion")
+# What Spark itself adds, and what a query that wrote to Kafka may still have: a log has no use for it.
+IGNORED_NAMES = ("checkpointLocation", "queryName", "outputMode", "serialization.format", "provider", "includeHeaders")
+IGNORED_PREFIXES = ("kafka.", "spark.")
+# Options for reading that people reach for when they mean `topic`.
+_FOR_READING = frozenset({"subscribe", "subscribepattern", "assign"})
+# One application is one key of the internal topic of markers.
+APPLICATION_BYTES_MAX = 1_024
+
+
+class SinkOptions(NamedTuple):
+    """What a write was told; the log and its topics were not looked at yet."""
+
+    location: str | None = None
+    namespace: str | None = None
+    topic: str | None = None
+    create_topics: bool = False
+    partitions: int = 1
+    application: str | None = None
+    version: int | None = None
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Check every option; ValueError says what is wrong and what to write."""
+    _refuse_unknown(options)
+    topic = text_of(options, "topic")
+    create = flag_of(options, "createTopics", False)
+    partitions = _number_of(options, "partitions", 1, PARTITIONS_MAX)
+    if partitions is not None and not create:
+        raise ValueError(
+            "partitions is how many partitions a topic gets when the sink creates it: "
+            'add .option("createTopics", "true"), or leave it out.'
+        )
+    application, version = _transaction(options, streaming)
+    return SinkOptions(
+        _location(options),
+        text_of(options, "namespace"),
+        None if topic is None else validate_topic_name(topic),
+        create,
+        partitions or 1,
+        application,
+        version,
+    )
+
+
+def _refuse_unknown(options: Iterable[str]) -> None:
+    """Refuse an option that would be ignored: a slip of the pen must not decide where records go."""
+    spelling = {each.lower(): each for each in NAMES}
+    ignored = {each.lower() for each in IGNORED_NAMES}
+    for name in options:
+        lowered = name.lower()
+        if lowered in spelling or lowered in ignored or lowered.startswith(IGNORED_PREFIXES):
+            continue
+        if lowered in _FOR_READING:
+            raise ValueError(f"{name} is an option for reading: the topic that is written to is named by topic.")
+        near = did_you_mean(lowered, spelling)
+        question = f"did you mean {spelling[near]}?" if near else f"there are {', '.join(NAMES)}."
+        raise ValueError(f"Writing in the format tailrace has no option {name!r}: {question}")
+
+
+def _location(options: Mapping[str, str]) -> str | None:
+    """The directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
+    # Spark may give a table a path of its own choice, so the other name goes first.
+    name = "log" if text_of(options, "log") is not None else "path"
+    given = text_of(options, name)
+    if given is None:
+        return None
+    parts = urlsplit(given)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", given):
+        raise ValueError(
+            f"{name}={given!r} is not a directory: a log lies on a file system that the driver sees, as /data/log."
+        )
+    return given
+
+
+def _number_of(options: Mapping[str, str], name: str, minimum: int, maximum: int) -> int | None:
+    given = text_of(options, name)
+    if given is None:
+        return None
+    # Very long ones are out of range in any case, and int() refuses them in words of its own.
+    number = int(given) if re.fullmatch(r"[0-9]{1,30}", given) else -1
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{name}={given!r} is not a whole number from {minimum} to {maximum}.")
+    return number
+
+
+def _transaction(options: Mapping[str, str], streaming: bool) -> tuple[str | None, int | None]:
+    application = text_of(options, "txnAppId")
+    if application is not None and len(application.encode()) > APPLICATION_BYTES_MAX:
+        raise ValueError(f"txnAppId has more than {APPLICATION_BYTES_MAX} bytes: it is the name of a job.")
+    if streaming:
+        if text_of(options, "txnVersion") is not None:
+            raise ValueError(
+                "txnVersion is for batch jobs and foreachBatch: a stream counts its batches itself, so leave it out."
+            )
+        return application, None
+    version = _number_of(options, "txnVersion", 0, OFFSET_MAX)
+    if (application is None) != (version is None):
+        given, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise ValueError(
+            f"{given} is given without {missing}: together they let a repeated write change nothing, "
+            "and one without the other means nothing."
+        )
+    return application, version
