@@ -27,8 +27,8 @@ class Goal(NamedTuple):
     def text(self) -> str:
         """The bound in words: `ratio >= 0.7`."""
         if self.at_least is not None:
-            return f"{self.figure} >= {self.at_least:,g}"
-        return f"{self.figure} < {self.at_most:,g}"
+            return f"{self.figure} >= {self.at_least:,.10g}"
+        return f"{self.figure} < {self.at_most:,.10g}"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def chart(results: Sequence[Result]) -> str:
         y += GAP + ROW * len(some)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 10}" role="img" class="tailrace-chart">'
-        f"<title>Tailrace beside other queues</title><style>{svg.CHART_STYLE}</style>{''.join(parts)}</svg>\n"
+        f"<title>Tailrace beside others</title><style>{svg.CHART_STYLE}</style>{''.join(parts)}</svg>\n"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks import commits, consume, latency, pipeline, report, sitting, takeover
+from benchmarks import commits, consume, latency, page, pipeline, report, sitting, takeover
 from benchmarks.cases import Case, Result
 from benchmarks.machine import Watcher
 from benchmarks.peers import INSTALL, installed, missing
@@ -19,7 +19,6 @@ from benchmarks.rounds import run
 from benchmarks.stage import FRAME_RECORDS, Stage
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PARTS: dict[str, Callable[[Stage], list[Case]]] = {
     "consume": consume.cases,
     "commit": commits.cases,
@@ -71,9 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     for path in report.write(asked.results, "groups", results, facts):
         print(f"written: {path}")
     if asked.write_docs:
-        page = "\n".join([INTRODUCTION, report.markdown(results, facts, notes), ""])
-        PAGE.write_text(page, "utf-8")
-        print(f"written: {PAGE}")
+        page.put("\n".join([INTRODUCTION, report.markdown(results, facts, notes), ""]))
+        print(f"written: {page.PAGE}")
     return 0
 
 

@@ -45,8 +45,10 @@ def headline(facts: dict[str, Any]) -> str:
     busy = "" if others is None else f", other processes took {others:.0%} of the processors"
     if facts.get("real_time"):
         busy += ", this one at real-time priority"
+    spark = f"Spark {facts['pyspark']}, Java {facts['java']}, Arrow {facts['pyarrow']}" if "pyspark" in facts else ""
     return (
-        f"{facts['date']}, Tailrace {facts['tailrace']}, Python {facts['python']}, SQLite {facts['sqlite']}, "
+        f"{facts['date']}, Tailrace {facts['tailrace']}, Python {facts['python']}, "
+        f"{spark or 'SQLite ' + facts['sqlite']}, "
         f"{facts['processors']} x {facts['processor']}, {facts['system']}, {facts['file_system']}; "
         f"load at the start {facts['load_at_start']}{busy}; {facts['rounds']} rounds."
     )
@@ -91,8 +93,11 @@ def described(name: str) -> str:
     """What a ratio is against, in a word or two."""
     known = {
         "raw": "plain file", "each": "commit_every=1", "record": "consumer", "process": "process()",
-        "receipt": "consumer", "scan record": "scan",
+        "receipt": "consumer", "scan record": "scan", "ticks": "counting source",
+        "from_json": "from_json",
     }  # fmt: skip
+    if name.startswith(("arrow files", "arrow sink")):
+        return "Arrow files"
     return known.get(name, "scan" if name.startswith("scan") else "poll")
 
 

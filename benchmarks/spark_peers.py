@@ -1,0 +1,134 @@
+"""The least that a source or a sink written in Python can do: what Tailrace is measured beside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+# The columns of Spark's Kafka source, which Tailrace's has too.
+SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
+
+
+def arrow_schema() -> pa.Schema:
+    """The same columns as Arrow has them."""
+    kinds = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.int32()]
+    return pa.schema(zip((each.split()[0] for each in SCHEMA.split(", ")), kinds, strict=True))
+
+
+class ArrowFiles(DataSource):
+    """The format "arrow_files": a directory of Arrow files, read or written one a task."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "arrow_files"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return FilesReader(self.options["path"])
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return FilesWriter(self.options["path"])
+
+
+class FilesReader(DataSourceReader):
+    """Sends the batches of each file as they are."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(str(path)) for path in sorted(Path(self.folder).iterdir())]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        with pa.memory_map(partition.value) as file:
+            batches = pa.ipc.open_file(file)
+            for index in range(batches.num_record_batches):
+                yield batches.get_batch(index)
+
+
+class FilesWriter(DataSourceArrowWriter):
+    """Writes the batches of each task as they are, and waits for the disk as Tailrace's sink does."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        file = writer = None
+        for batch in iterator:
+            if file is None:
+                file = open(f"{self.folder}/{context.taskAttemptId()}.arrow", "wb", buffering=0)  # noqa: SIM115
+                writer = pa.ipc.new_file(file, batch.schema)
+            writer.write_batch(batch)
+        if file is not None:
+            writer.close()
+            os.fsync(file.fileno())
+            file.close()
+            folder = os.open(self.folder, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        return WriterCommitMessage()
+
+    def commit(self, messages: Any) -> None:
+        """Nothing: the files are there."""
+
+    def abort(self, messages: Any) -> None:
+        """Nothing."""
+
+
+class Ticks(DataSource):
+    """The format "ticks": a stream of so many batches of one row each, which come from nowhere."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ticks"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        return TicksReader(int(self.options["count"]))
+
+
+class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Counts up."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"at": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(1)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing: it is known where it ends."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return {"at": min(self.count, start["at"] + 1)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition(start["at"])] if start["at"] < end["at"] else []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        row = [None, b".", "ticks", 0, partition.value, 0, 0]
+        columns = [pa.array([item]).cast(field.type) for item, field in zip(row, arrow_schema(), strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema())

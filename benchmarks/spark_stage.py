@@ -1,0 +1,163 @@
+"""The stage of the Spark benchmark: a directory, a log with the data in it, and a session on two cores."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Timer
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import tailrace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[1]
+CORES = 2
+PARTITIONS = 4
+# So many records are appended at a time, which makes one frame; the Arrow files have batches of as many.
+FRAME_RECORDS = 8_192
+VALUE_BYTES, KEY_BYTES = 100, 16
+ROWS, WRITTEN_ROWS, EVENTS, BATCHES = 6_000_000, 3_000_000, 2_000_000, 30
+# A millisecond between two events, which are of so many users.
+FIRST_US, EVENT_US, USERS = 1_763_200_000_000_000, 1_000, 100
+JVM_END_SECONDS_MAX = 30.0
+
+
+class Sizes(NamedTuple):
+    """How large the data is."""
+
+    rows: int
+    written_rows: int
+    events: int
+    batches: int
+
+    @classmethod
+    def scaled(cls, scale: float) -> Sizes:
+        """Sizes that fill whole frames of every partition."""
+        step = FRAME_RECORDS * PARTITIONS
+        rows = [max(step, round(scale * count / step) * step) for count in (ROWS, WRITTEN_ROWS, EVENTS)]
+        return cls(*rows, max(4, min(BATCHES, round(scale * BATCHES))))
+
+
+def missing() -> str | None:
+    """Why Spark cannot run here, and what to do; None when it can."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        return 'This needs pyspark and pyarrow: pip install "tailrace[spark]"'
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        return "Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is."
+    return None
+
+
+class SparkStage:
+    """One run's directory, log and session; all of it is ended and removed at the end, however that comes."""
+
+    spark: SparkSession
+
+    def __init__(self, parent: Path, sizes: Sizes) -> None:
+        self.sizes = sizes
+        parent.mkdir(parents=True, exist_ok=True)
+        self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+        self.closing = ExitStack()
+        self.closing.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self._names = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.log = self.closing.enter_context(tailrace.open(self.directory / "log"))
+            self.spark = self._session()
+        except BaseException:
+            self.closing.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing.__exit__(kind, error, trace)
+
+    def fresh(self, kind: str) -> Path:
+        """A path that was never used, for a checkpoint or a folder."""
+        self._names += 1
+        return self.directory / f"{kind}-{self._names}"
+
+    def versions(self) -> dict[str, str]:
+        """What else was at work."""
+        import pyarrow
+        import pyspark
+
+        jvm: Any = self.spark._jvm
+        java = jvm.java.lang.System.getProperty("java.version")
+        return {"pyspark": pyspark.__version__, "pyarrow": pyarrow.__version__, "java": java}
+
+    def _session(self) -> SparkSession:
+        """The session that Tailrace gives everybody, with its files in the directory of the run."""
+        from benchmarks.spark_peers import ArrowFiles, Ticks
+        from tailrace.spark import register, session
+
+        before = dict(os.environ)
+        # The Python processes that Spark starts import the sources of this package.
+        paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), PYSPARK_PYTHON=sys.executable)
+        self.closing.callback(_restore, before)
+        self.closing.callback(_end_jvm)
+        settings = {
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(self.directory / "local"),
+            "spark.sql.warehouse.dir": str(self.directory / "warehouse"),
+            "spark.log.level": "ERROR",
+        }
+        spark = session("tailrace benchmarks", f"local[{CORES}]", settings)
+        spark.sparkContext.setLogLevel("ERROR")
+        register(spark)
+        for source in (ArrowFiles, Ticks):
+            spark.dataSource.register(source)
+        return spark
+
+
+def _restore(before: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def _end_jvm() -> None:
+    """End Spark's process, which would outlive the session, and wait until it is gone."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    # An interrupted run may have left it in the middle of something.
+    patience = Timer(JVM_END_SECONDS_MAX, process.kill)
+    patience.start()
+    try:
+        # A run that was interrupted in the middle of a call has nobody to talk to.
+        with suppress(Exception):
+            session = SparkSession.getActiveSession()
+            if session is not None:
+                session.stop()
+            gateway.shutdown()
+    finally:
+        SparkContext._gateway = SparkContext._jvm = None
+        # It ends when nothing can come from here any more.
+        process.stdin.close()
+        process.wait()
+        patience.cancel()
+
+
+def fixed(data: bytes, width: int) -> pa.Array:
+    """Items of one length."""
+    import pyarrow as pa
+
+    offsets = pa.array(range(0, len(data) + 1, width), pa.int32())
+    return pa.Array.from_buffers(pa.binary(), len(data) // width, [None, offsets.buffers()[1], pa.py_buffer(data)])
