@@ -3,6 +3,21 @@
 venv=.venv
 python=$venv/bin/python
 
+may_install() {
+  [ "$(id -u)" -eq 0 ] && [ -e /etc/debian_version ] && command -v apt-get >/dev/null
+}
+
+# install_one_of PACKAGE...: the first one that this release of Debian has.
+install_one_of() {
+  local package
+  apt-get update -qq >/dev/null || true
+  for package in "$@"; do
+    echo "installing $package" >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" >/dev/null && return
+  done
+  return 1
+}
+
 usable_python() {
   local name
   for name in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -20,12 +35,43 @@ find_python() {
     echo "Tailrace needs Python 3.11 or newer, and none is on the PATH. Install one (Debian: apt-get install python3 python3-venv)." >&2
     return 1
   fi
-  if [ "$(id -u)" -eq 0 ] && [ -e /etc/debian_version ] && command -v apt-get >/dev/null; then
-    echo "installing python3-venv" >&2
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; } >/dev/null || true
+  if may_install; then
+    install_one_of python3-venv
     usable_python "venv, ensurepip" && return
   fi
   echo "This Python has no venv module. Install it (Debian, Ubuntu: sudo apt-get install python3-venv) and run $0 again." >&2
+  return 1
+}
+
+java_wanted=17
+
+# The version of the Java that Spark starts, that of JAVA_HOME or else the first on the PATH; 0 when there is none.
+java_version() {
+  local told
+  told=$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1) || told=
+  # It may say other things before:  openjdk version "17.0.15" 2025-04-15,  or in the old way  java version "1.8.0_292".
+  told=$(sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p' <<<"$told")
+  told=${told%%$'\n'*}
+  echo "${told:-0}"
+}
+
+# find_java: fails, and says what to do, when there is no Java for Spark; root on Debian gets one installed.
+find_java() {
+  local version place="on the PATH"
+  [ "$(java_version)" -ge "$java_wanted" ] && return
+  if [ -n "${JAVA_HOME:-}" ]; then
+    place="in JAVA_HOME ($JAVA_HOME)"
+  elif may_install; then
+    install_one_of "openjdk-$java_wanted-jre-headless" default-jre-headless || true
+    [ "$(java_version)" -ge "$java_wanted" ] && return
+  fi
+  version=$(java_version)
+  if [ "$version" -eq 0 ]; then
+    echo "Spark needs Java $java_wanted or newer, and there is none $place." >&2
+  else
+    echo "Spark needs Java $java_wanted or newer, and the one $place is Java $version." >&2
+  fi
+  echo "Install one (Debian, Ubuntu: sudo apt-get install openjdk-$java_wanted-jre-headless; macOS: brew install openjdk@$java_wanted), or set JAVA_HOME to where it is." >&2
   return 1
 }
 

@@ -124,7 +124,7 @@ def test_the_demo_refuses_a_directory_that_is_not_empty(tmp_path):
 @pytest.mark.slow
 def test_a_short_demo_from_start_to_page(tmp_path):
     path = tmp_path / "page.html"
-    command = [sys.executable, "-m", "examples.shop", "--seconds", "6", "--page", str(path)]
+    command = [sys.executable, "-m", "examples.shop", "--no-spark", "--seconds", "6", "--page", str(path)]
     command += ["--directory", str(tmp_path / "data")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -137,6 +137,7 @@ def test_a_short_demo_from_start_to_page(tmp_path):
     assert done.stdout.count("killed and started again") == 5
     assert "after 10 kills" in done.stdout
     assert "the same answer, to the cent" in done.stdout
+    assert "Spark" not in done.stdout
     assert str(path) in done.stdout.splitlines()[-1]
     check_page(path.read_text(encoding="utf-8"), acknowledged)
     record_meaning(acknowledged=acknowledged, acknowledged_lost=lost, doubled=doubled)

@@ -26,6 +26,8 @@ class Contents(NamedTuple):
     # Orders paid by card, and the orders that payments are for: the same, unless a transaction was torn.
     orders_by_card: set[int]
     orders_paid: set[int]
+    # By customer the time and the id of every click.
+    visits: dict[str, list[tuple[str, int]]]
 
     def count(self, topic: str) -> int:
         return sum(map(len, self.ids[topic].values()))
@@ -58,7 +60,7 @@ class Audit(NamedTuple):
 
 def read_everything(log: tailrace.Log) -> Contents:
     """Read every record of every topic."""
-    contents = Contents({}, 0, set(), set())
+    contents = Contents({}, 0, set(), set(), defaultdict(list))
     jumps = 0
     for topic, partitions in TOPICS.items():
         ids = contents.ids[topic] = {partition: array("q") for partition in range(partitions)}
@@ -71,6 +73,8 @@ def read_everything(log: tailrace.Log) -> Contents:
                     contents.orders_by_card.add(event["id"])
                 if topic == "payments":
                     contents.orders_paid.add(event["order"])
+                if topic == "clicks":
+                    contents.visits[(record.key or b"").decode()].append((event["at"], event["id"]))
     return contents._replace(jumps=jumps)
 
 

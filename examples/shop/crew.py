@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import time_ns
+from time import time, time_ns
 from typing import NamedTuple
 
 WRITERS = (1, 2, 3, 4)
@@ -30,12 +30,14 @@ class Crew:
         self.log = log
         self.notebooks = notebooks
         self.kills: list[Kill] = []
+        self.opened = 0.0
         self._lives = dict.fromkeys(WRITERS, 0)
         self._writers: dict[int, subprocess.Popen[bytes]] = {}
         self._follower: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start everybody."""
+        """Start everybody; the shop opens."""
+        self.opened = time()
         self._follower = self._process("follower", self.log, self.notebooks)
         for writer in WRITERS:
             self._start_writer(writer)
@@ -71,7 +73,8 @@ class Crew:
 
     def _start_writer(self, writer: int) -> None:
         self._lives[writer] += 1
-        self._writers[writer] = self._process("writer", self.log, self.notebooks, writer, self._lives[writer])
+        life = self._lives[writer]
+        self._writers[writer] = self._process("writer", self.log, self.notebooks, writer, life, self.opened)
 
     def _process(self, module: str, *arguments: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"examples.shop.{module}", *map(str, arguments)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from time import time
 from typing import Any
 
 TOPICS = {"clicks": 4, "orders": 4, "payments": 2}
@@ -22,7 +24,10 @@ PRICES = {
 LIKING = (34, 22, 14, 10, 8, 6, 4, 2)
 # By hour: nobody at night, a rise before noon, the most after work.
 VISITORS = (1, 1, 1, 1, 1, 2, 5, 12, 20, 28, 34, 38, 42, 36, 30, 30, 34, 44, 58, 66, 54, 32, 14, 5)
-CUSTOMERS = 5_000
+CUSTOMERS = 10_000
+# The clock of the shop: it opens at six, and every second of the demo is so long.
+MORNING = datetime(2026, 11, 16, 6, tzinfo=UTC)
+SECOND = timedelta(minutes=40)
 
 PRODUCTS = tuple(PRICES)
 _HOURS = range(len(VISITORS))
@@ -33,20 +38,20 @@ _LIKING = tuple(accumulate(LIKING))
 class Day:
     """An endless source of events for one writer; no two events of a demo have the same number."""
 
-    def __init__(self, writer: int, life: int) -> None:
+    def __init__(self, writer: int, life: int, opened: float | None = None) -> None:
         self._random = random.Random(f"{writer}:{life}")
         # Readable in the log: 3 02 0000017 is the event 17 of the second life of writer 3.
         self._number = (writer * 100 + life) * 10_000_000
+        # When the shop opened, by the clock of the machine.
+        self._opened = time() if opened is None else opened
 
     def clicks(self, count: int) -> tuple[list[str], list[dict[str, Any]]]:
-        """So many keys and so many clicks."""
-        hours = self._random.choices(_HOURS, cum_weights=_VISITORS, k=count)
+        """So many keys and so many clicks, made now by those who are awake."""
+        now = MORNING + (time() - self._opened) * SECOND
+        at, awake = shown(now), VISITORS[now.hour] / max(VISITORS)
         products = self._random.choices(PRODUCTS, cum_weights=_LIKING, k=count)
-        keys = [self._customer() for _ in range(count)]
-        clicks = [
-            {"id": self._next(), "hour": hour, "product": product, "page": "product"}
-            for hour, product in zip(hours, products, strict=True)
-        ]
+        keys = [self._customer(awake) for _ in range(count)]
+        clicks = [{"id": self._next(), "at": at, "product": product, "page": "product"} for product in products]
         return keys, clicks
 
     def order(self, pay: str) -> tuple[str, dict[str, Any]]:
@@ -62,10 +67,15 @@ class Day:
         """The payment of an order."""
         return {"id": self._next(), "order": order["id"], "cents": order["cents"]}
 
-    def _customer(self) -> str:
+    def _customer(self, awake: float = 1.0) -> str:
         # Squared, so that some customers come often.
-        return f"customer-{int(self._random.random() ** 2 * CUSTOMERS):04}"
+        return f"customer-{int(self._random.random() ** 2 * awake * CUSTOMERS):05}"
 
     def _next(self) -> int:
         self._number += 1
         return self._number
+
+
+def shown(moment: datetime) -> str:
+    """A moment of the shop's day as clicks have it: to the second, in UTC."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S")

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from examples.shop.audit import Audit
 from examples.shop.damage import Proof
 from examples.shop.follower import Followed
-from examples.shop.questions import Answer
+from examples.shop.questions import Answer, Visits
+from examples.shop.stream import Streamed
 from examples.shop.work import Worked
 
 from tailrace.types import VerifyReport
@@ -22,7 +23,10 @@ class Outcome(NamedTuple):
     audit: Audit
     followed: Followed
     worked: Worked
+    # None when Spark was left out.
+    streamed: Streamed | None
     answers: list[Answer]
+    visits: list[Visits]
     sales: dict[str, float]
     report: VerifyReport
     proof: Proof
@@ -51,6 +55,8 @@ class Outcome(NamedTuple):
             f"{worked.lag[-1][1]:,.0f} orders are unread at the end": worked.lag[-1][1],
             "the answers differ": any(answer.cents != first for answer in self.answers),
             "there was nothing to ask about": not first,
+            "the answers about sessions differ": any(each.hours != self.visits[0].hours for each in self.visits),
+            **(self.streamed.faults() if self.streamed is not None else {}),
             "verify found damage in the log": not self.report.ok,
             "verify did not name the flipped byte": proof.damage is None,
             "a reader went over the flipped byte in silence": not proof.told,

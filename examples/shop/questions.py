@@ -1,15 +1,21 @@
-"""The question of the day, revenue by product, asked in DuckDB, in Polars and in plain Python."""
+"""The questions of the day, revenue by product and visits by hour, asked in several tools that must agree."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tailrace
 
-SQL = "SELECT product, sum(cents)::BIGINT AS cents FROM orders GROUP BY product"
+# Spark and DuckDB are asked in the very same words.
+REVENUE = "SELECT product, sum(cents) AS cents FROM orders GROUP BY product"
+VISITS = """
+    SELECT hour(CAST(began AS TIMESTAMP)) AS hour, count(*) AS visits, sum(clicks) AS clicks
+    FROM sessions GROUP BY hour(CAST(began AS TIMESTAMP))
+"""
 
 
 class Answer(NamedTuple):
@@ -20,26 +26,36 @@ class Answer(NamedTuple):
     cents: dict[str, int]
 
 
+class Visits(NamedTuple):
+    """Sessions that began in an hour and their clicks, by hour; who said so, and how long it took."""
+
+    tool: str
+    seconds: float
+    hours: dict[int, tuple[int, int]]
+
+
 def ask(log: tailrace.Log) -> list[Answer]:
-    """The same question three times."""
-    # Loading a library is no part of an answer.
-    for name in ("duckdb", "polars", "pyarrow.json"):
-        import_module(name)
-    answers = []
-    for tool, function in (("DuckDB", in_duckdb), ("Polars", in_polars), ("plain Python", in_python)):
-        began = perf_counter()
-        cents = function(log)
-        answers.append(Answer(tool, perf_counter() - began, cents))
-    return answers
+    """Revenue by product, three times."""
+    _load()
+    tools = (("DuckDB", in_duckdb), ("Polars", in_polars), ("plain Python", in_python))
+    return [Answer(tool, *_timed(function, log)) for tool, function in tools]
+
+
+def ask_visits(log: tailrace.Log) -> list[Visits]:
+    """Visits by hour, twice."""
+    _load()
+    tools = (("DuckDB", visits_in_duckdb), ("Polars", visits_in_polars))
+    return [Visits(tool, *_timed(function, log)) for tool, function in tools]
+
+
+def from_spark(told: Mapping[str, Any]) -> tuple[Answer, Visits]:
+    """The two answers of a Spark driver, as it wrote them into its diary."""
+    (revenue_seconds, revenue), (visits_seconds, visits) = told["revenue"], told["visits"]
+    return Answer("Spark SQL", revenue_seconds, dict(revenue)), Visits("Spark SQL", visits_seconds, _hours(visits))
 
 
 def in_duckdb(log: tailrace.Log) -> dict[str, int]:
-    import duckdb
-
-    orders = log.topic("orders").read().to_arrow(json=True)
-    with duckdb.connect() as connection:
-        connection.register("orders", orders)
-        return dict(connection.sql(SQL).fetchall())
+    return dict(_sql(log, "orders", REVENUE))
 
 
 def in_polars(log: tailrace.Log) -> dict[str, int]:
@@ -55,6 +71,18 @@ def in_python(log: tailrace.Log) -> dict[str, int]:
     return dict(cents)
 
 
+def visits_in_duckdb(log: tailrace.Log) -> dict[int, tuple[int, int]]:
+    return _hours(_sql(log, "sessions", VISITS))
+
+
+def visits_in_polars(log: tailrace.Log) -> dict[int, tuple[int, int]]:
+    import polars
+
+    began, clicks = polars.col("began").str.to_datetime().dt.hour(), polars.col("clicks")
+    sessions = log.topic("sessions").read().to_polars(json=True)
+    return _hours(sessions.group_by(began).agg(polars.len(), clicks.sum()).rows())
+
+
 def sales_by_hour(log: tailrace.Log) -> dict[str, float]:
     """Euros by hour of the day."""
     cents: Counter[int] = Counter()
@@ -62,3 +90,28 @@ def sales_by_hour(log: tailrace.Log) -> dict[str, float]:
         order = record.json()
         cents[order["hour"]] += order["cents"]
     return {str(hour): cents[hour] / 100 for hour in range(24)}
+
+
+def _load() -> None:
+    """Loading a library is no part of an answer."""
+    for name in ("duckdb", "polars", "pyarrow.json"):
+        import_module(name)
+
+
+def _timed(function: Callable[[tailrace.Log], Any], log: tailrace.Log) -> tuple[float, Any]:
+    began = perf_counter()
+    answer = function(log)
+    return perf_counter() - began, answer
+
+
+def _sql(log: tailrace.Log, topic: str, query: str) -> list[Any]:
+    import duckdb
+
+    rows = log.topic(topic).read().to_arrow(json=True)
+    with duckdb.connect() as connection:
+        connection.register(topic, rows)
+        return connection.sql(query).fetchall()
+
+
+def _hours(rows: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
+    return {hour: (visits, clicks) for hour, visits, clicks in sorted(rows)}

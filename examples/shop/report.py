@@ -6,7 +6,7 @@ import os
 from html import escape
 from pathlib import Path
 
-from examples.shop import damage
+from examples.shop import damage, stream_report
 from examples.shop.crew import VICTIMS, WRITERS
 from examples.shop.outcome import Outcome
 from examples.shop.spread import spread
@@ -29,6 +29,7 @@ def page(outcome: Outcome, log: Path, copy: Path) -> str:
         ("How long a write takes", _writes(outcome)),
         ("How long until another process reads it", _reads(outcome)),
         ("Work", _work(outcome)),
+        *([("Stream", stream_report.section(outcome.streamed, outcome.visits))] if outcome.streamed else []),
         ("Ask", _answers(outcome)),
         ("Prove", _proof(outcome)),
         ("Look for yourself", _commands(outcome, log, copy)),
@@ -169,6 +170,7 @@ def _commands(outcome: Outcome, log: Path, copy: Path) -> str:
                 "tailrace stats",
                 "# Work",
                 "tailrace group show billing",
+                *(stream_report.commands(shop) if outcome.streamed else []),
                 "# Ask",
                 "python <<'END'",
                 "import duckdb, tailrace",

@@ -20,7 +20,7 @@ MEMBERS = 3
 # What is left of the lag when a member is killed.
 KILL_AT = 0.6
 WORK_SECONDS = 6.0
-WAIT_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 180.0
 SAMPLE_SECONDS = 0.05
 
 

@@ -26,10 +26,10 @@ PENDING_MAX = 8
 class Writer:
     """Appends until it is told to end; every acknowledgement is noted before the next write begins."""
 
-    def __init__(self, log: tailrace.Log, notebook: Notebook, writer: int, life: int) -> None:
+    def __init__(self, log: tailrace.Log, notebook: Notebook, writer: int, life: int, opened: float) -> None:
         self.log = log
         self.notebook = notebook
-        self.day = Day(writer, life)
+        self.day = Day(writer, life, opened)
         self.random = random.Random(f"ways {writer}:{life}")
         self.clicks, self.orders, self.payments = (log.topic(name) for name in TOPICS)
         self.producer = self.clicks.producer(linger="5ms")
@@ -108,10 +108,10 @@ def places(ranges: dict[int, range]) -> list[tuple[int, int, int]]:
 
 
 def main(arguments: list[str]) -> None:
-    path, directory, writer, life = arguments
+    path, directory, writer, life, opened = arguments
     notebook = Notebook(Path(directory), int(writer), int(life))
     with tailrace.open(path) as log:
-        Writer(log, notebook, int(writer), int(life)).run()
+        Writer(log, notebook, int(writer), int(life), float(opened)).run()
     notebook.close()
 
 
