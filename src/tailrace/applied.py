@@ -31,6 +31,8 @@ class Markers:
         self.incarnation = 0
         self.offset = 0
         self.batches: dict[str, int] = {}
+        # What the last batch of an application was made of, where that was said.
+        self.witnesses: dict[str, str] = {}
 
     def last(self, engine: Engine, application: str) -> int | None:
         """The last batch of an application; None when there was none."""
@@ -41,18 +43,25 @@ class Markers:
             self._follow(engine, entry)
             return self.batches.get(application)
 
-    def next_write(self, engine: Engine, application: str, batch: int) -> tuple[Partition, list[Prepared], int] | None:
+    def witness(self, engine: Engine, application: str) -> str | None:
+        """What the last batch of an application was made of; None when that was not said."""
+        self.last(engine, application)
+        return self.witnesses.get(application)
+
+    def next_write(
+        self, engine: Engine, application: str, batch: int, witness: str | None = None
+    ) -> tuple[Partition, list[Prepared], int] | None:
         """The partition, the frames and the expected offset of a new marker; None when the batch was applied before."""
         entry = engine.find(TOPIC) or self._create(engine)
         with self.mutex:
             partition = self._follow(engine, entry)
             if self.batches.get(application, -1) >= batch:
                 return None
-            marks = {application: batch}
+            marks = {application: _packed(batch, witness)}
             if self._is_long(partition):
-                marks = {**self.batches, application: batch}
-            values = [str(number).encode() for number in marks.values()]
-            frames = prepare(values, [name.encode() for name in marks], None, engine.files.now_us())
+                others = {name: _packed(number, self.witnesses.get(name)) for name, number in self.batches.items()}
+                marks = {**others, **marks}
+            frames = prepare([*marks.values()], [name.encode() for name in marks], None, engine.files.now_us())
             return partition, frames, self.offset
 
     def shorten(self, engine: Engine, offset: int, records: int) -> None:
@@ -68,7 +77,7 @@ class Markers:
     def _follow(self, engine: Engine, entry: TopicEntry) -> Partition:
         partition = engine.partition(entry, 0)
         if entry.id != self.incarnation:
-            self.incarnation, self.offset, self.batches = entry.id, 0, {}
+            self.incarnation, self.offset, self.batches, self.witnesses = entry.id, 0, {}, {}
         end = partition.end
         if self.offset < end:
             reader = engine.store.reader(partition)
@@ -80,8 +89,7 @@ class Markers:
                     first, stop = column.index_at(start), column.index_at(end)
                     keys = column.keys(first, stop) or []
                     for key, value in zip(keys, column.values(first, stop), strict=True):
-                        name = (key or b"").decode()
-                        self.batches[name] = max(self.batches.get(name, -1), int(value or b"-1"))
+                        self._take((key or b"").decode(), (value or b"-1").decode())
             except CorruptionError as error:
                 raise name_damage(error, TOPIC) from error.__cause__
             finally:
@@ -89,11 +97,23 @@ class Markers:
             self.offset = end
         return partition
 
+    def _take(self, name: str, marked: str) -> None:
+        number, _, witness = marked.partition(" ")
+        if int(number) >= self.batches.get(name, -1):
+            self.batches[name] = int(number)
+            self.witnesses.pop(name, None)
+            if witness:
+                self.witnesses[name] = witness
+
     def _create(self, engine: Engine) -> TopicEntry:
         try:
             return engine.change(lambda admin: admin.create(TOPIC, {"segment_bytes": SEGMENT_BYTES}, 1))
         except TopicExistsError:
             return engine.entry(TOPIC)
+
+
+def _packed(batch: int, witness: str | None) -> bytes:
+    return f"{batch} {witness}".encode() if witness else str(batch).encode()
 
 
 _markers: WeakKeyDictionary[Store, Markers] = WeakKeyDictionary()

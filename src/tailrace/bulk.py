@@ -48,6 +48,7 @@ __all__ = [
     "TopicBounds",
     "abandon",
     "applied",
+    "applied_witness",
     "build",
     "commit",
     "plan",
@@ -178,20 +179,31 @@ def stage(log: Log, topic: str, partition: int, frames: Frames) -> StagedPart:
     return StagedPart(topic, topic_id, partition, f"{place.path}/{made.name}", made)
 
 
-def commit(log: Log, parts: Sequence[InlinePart | StagedPart], marker: tuple[str, int] | None = None) -> CommitResult:
+def commit(
+    log: Log,
+    parts: Sequence[InlinePart | StagedPart],
+    marker: tuple[str, int] | None = None,
+    witness: str | None = None,
+) -> CommitResult:
     """Append all parts in one transaction, whole or absent across any crash, in the order given.
 
     With a `marker` (application, batch) a batch up to the application's last one is not written again, and its staged
-    files are removed.
+    files are removed. A `witness` says what the batch was made of, and is kept with the marker.
     """
     engine = log.writing()
-    return engine.write(lambda: _Commit(engine, marker).run(parts))
+    return engine.write(lambda: _Commit(engine, marker, witness).run(parts))
 
 
 def applied(log: Log, application: str) -> int | None:
     """The last batch of an application that was committed; None when there was none."""
     engine = log.engine
     return markers_of(engine).last(engine, application)
+
+
+def applied_witness(log: Log, application: str) -> str | None:
+    """The witness of the last batch of an application; None when it had none."""
+    engine = log.engine
+    return markers_of(engine).witness(engine, application)
 
 
 def abandon(log: Log, staged: Iterable[StagedPart]) -> int:
@@ -207,8 +219,9 @@ def sweep_staged(log: Log, older_than: Duration = "1h") -> int:
 class _Commit:
     """One commit: parts by partition, each partition one write."""
 
-    def __init__(self, engine: Engine, marker: tuple[str, int] | None) -> None:
+    def __init__(self, engine: Engine, marker: tuple[str, int] | None, witness: str | None) -> None:
         self.engine = engine
+        self.witness = witness
         self.files = engine.files
         self.marker = marker
         if marker is not None:
@@ -300,7 +313,7 @@ class _Commit:
             return store.committer.commit(writes)
         markers = markers_of(self.engine)
         while True:
-            mark = markers.next_write(self.engine, self.application, self.batch)
+            mark = markers.next_write(self.engine, self.application, self.batch, self.witness)
             if mark is None:
                 return None
             partition, frames, expect = mark

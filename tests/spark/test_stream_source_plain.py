@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import threading
 import time
 
@@ -505,3 +506,72 @@ def test_a_source_has_no_filters_of_its_own():
 
     made = source(path="/x", subscribe="a")
     assert type(made.reader(made.schema())).pushFilters is DataSourceReader.pushFilters
+
+
+class TestAnotherLog:
+    """Ids of topics begin anew in every log: that it is another one must be seen as well."""
+
+    def made_anew(self, log, start, **options):
+        log.topic("orders").extend([b"x"] * 5)
+        offsets, commits = [], []
+        query = start(offsets, commits)
+        assert query.batch().num_rows == 5
+        query.stop()
+        place = log.location
+        log.close()
+        shutil.rmtree(place)
+        with tailrace.open(place) as other:
+            other.topic("orders").extend([b"y"] * 8)
+            again = start(offsets, commits, path=place, **options)
+            yield again
+            other.topic("orders").append(b"z")
+            yield again
+
+    def test_made_anew_at_the_same_place(self, log, start):
+        (query, *_) = self.made_anew(log, start)
+        with pytest.raises(TopicNotFoundError, match="its log was made anew"):
+            query.batch()
+
+    def test_goes_on_from_the_beginning_when_told_so(self, log, start):
+        steps = self.made_anew(log, start, failOnDataLoss="false")
+        query = next(steps)
+        assert places(query.batch()) == expected("orders", (0, range(8)))
+        next(steps)
+        assert places(query.batch()) == expected("orders", (0, range(8, 9)))
+
+
+class TestAnotherChoice:
+    def test_a_topic_that_comes_back_goes_on_where_it_was(self, log, start):
+        for name in ("orders", "clicks"):
+            log.topic(name).extend([b"x"] * 5)
+        offsets, commits = [], []
+
+        def run(subscribe):
+            query = start(offsets, commits, subscribe=subscribe)
+            found = []
+            while (some := query.batch()) is not None:
+                found += places(some)
+            query.stop()
+            return sorted(found)
+
+        assert len(run("orders,clicks")) == 10
+        for name in ("orders", "clicks"):
+            log.topic(name).extend([b"y"] * 3)
+        assert run("orders") == expected("orders", (0, range(5, 8)))
+        log.topic("orders").append(b"z")
+        assert run("orders") == expected("orders", (0, range(8, 9)))
+        assert run("orders,clicks") == expected("clicks", (0, range(5, 8)))
+
+    def test_a_group_that_is_further_is_refused(self, log, start):
+        log.topic("orders").extend([b"x"] * 5)
+        with log.consumer("orders", "billing", stop="now") as consumer:
+            assert len([*consumer]) == 5
+        query = start(groupId="billing")
+        with pytest.raises(ValueError, match=r"up to 5, and this query begins at 0.*group drop billing"):
+            query.batch()
+        assert log.group("billing").lag_records == 0
+        log.drop_group("billing")
+        query = start(groupId="billing")
+        assert query.batch().num_rows == 5
+        assert query.batch() is None
+        assert log.group("billing").lag_records == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace import bulk
 from tailrace.bulk import InlinePart, StagedPart
@@ -23,36 +23,65 @@ _SWEEP_SECONDS = 3_600.0
 UNPACKED_BYTES_MAX = 256 << 20
 
 
+class Mark(NamedTuple):
+    """By what a batch is known again: the name under which batches are counted, its number, what it was made of."""
+
+    application: str
+    batch: int
+    witness: str | None = None
+    # Of a stream only the last batch can come again, and with the same records.
+    streaming: bool = False
+
+
 def commit_batch(
     log: Log,
     parts: Sequence[InlinePart | StagedPart],
     places: set[Place],
     topics: Mapping[str, Planned],
     lane: int,
-    application: str | None,
-    batch: int | None,
+    mark: Mark | None,
 ) -> bool:
     """Append the parts of a batch, once for each number of an application; False when it was appended before."""
     # An earlier batch of the same application that a crash left on its way must not be overtaken.
     outbox.deliver_waiting(log, lane)
-    marker = None if application is None or batch is None else (application, batch)
-    if marker is not None and _was_applied(log, *marker):
+    if mark is not None and _was_applied(log, mark):
         bulk.abandon(log, [part for part in parts if isinstance(part, StagedPart)])
         return False
     _make_sure(log, topics)
+    marker, witness = (None, None) if mark is None else (mark[:2], mark.witness)
     held = [part for part in parts if isinstance(part, StagedPart) and part.topic == outbox.TOPIC]
     if len(places) > outbox.PLACES_MAX or sum(part.bytes for part in held) > UNPACKED_BYTES_MAX:
-        applied = outbox.put(log, lane, parts, marker)
+        applied = outbox.put(log, lane, parts, marker, witness)
     else:
-        applied = bulk.commit(log, _unpacked(parts), marker).applied
+        applied = bulk.commit(log, _unpacked(parts), marker, witness).applied
         bulk.abandon(log, held)
+    if mark is not None and not applied:
+        # Another driver was faster, with the same records or with others.
+        _was_applied(log, mark)
     _sweep(log)
     return applied
 
 
-def _was_applied(log: Log, application: str, batch: int) -> bool:
-    last = bulk.applied(log, application)
-    return last is not None and last >= batch
+def _was_applied(log: Log, mark: Mark) -> bool:
+    """Whether a batch was appended before; an error when it was, and had other records then."""
+    last = bulk.applied(log, mark.application)
+    if last is None or last < mark.batch:
+        return False
+    if mark.streaming:
+        stored = bulk.applied_witness(log, mark.application)
+        if last > mark.batch or (stored and mark.witness and stored != mark.witness):
+            raise SettingsMismatchError(_BEHIND.format(batch=mark.batch, last=last), hint=_BEHIND_HINT)
+    return True
+
+
+_BEHIND = (
+    "The checkpoint of this query is older than what the query has written to the log: batch {batch} comes again with "
+    "other records than before, and batch {last} was written already."
+)
+_BEHIND_HINT = (
+    "Nothing was written, and nothing was left out. If the checkpoint was put back from a copy, put back the newest "
+    "one, or start with a new one and startingOffsets behind what was written. Two drivers must not share a checkpoint."
+)
 
 
 def _unpacked(parts: Sequence[InlinePart | StagedPart]) -> list[InlinePart | StagedPart]:

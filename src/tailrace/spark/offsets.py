@@ -23,6 +23,7 @@ Bounds = Mapping[str, "TopicBounds"]
 
 # Beside the topics of a stream's offset: where its very first batch began.
 FROM = "__from"
+LOG = "__log"
 
 
 # Which partitions.
@@ -181,12 +182,16 @@ class Reached(NamedTuple):
     ids: dict[str, int]
     # Where the very first batch began, told by its end: Spark does not keep it, and asks anew after a crash.
     begin: Positions | None = None
+    # Topics of another log may have the same names and ids.
+    log: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What goes into the checkpoint."""
         made: dict[str, Any] = {**_nested(self.positions), TOPIC_IDS: dict(sorted(self.ids.items()))}
         if self.begin is not None:
             made[FROM] = _nested(self.begin)
+        if self.log is not None:
+            made[LOG] = {"id": self.log}
         return made
 
 
@@ -194,7 +199,7 @@ def from_json(stored: Mapping[str, Any]) -> Reached:
     """What the checkpoint says."""
     begin = stored.get(FROM)
     ids = {topic: int(number) for topic, number in stored.get(TOPIC_IDS, {}).items()}
-    return Reached(_flat(stored), ids, None if begin is None else _flat(begin))
+    return Reached(_flat(stored), ids, None if begin is None else _flat(begin), stored.get(LOG, {}).get("id"))
 
 
 def _nested(positions: Positions) -> dict[str, dict[str, int]]:
@@ -208,7 +213,7 @@ def _flat(stored: Mapping[str, Any]) -> Positions:
     return {
         (topic, int(index)): int(offset)
         for topic, inner in stored.items()
-        if topic not in (TOPIC_IDS, FROM)
+        if topic not in (TOPIC_IDS, FROM, LOG)
         for index, offset in inner.items()
     }
 

@@ -76,12 +76,18 @@ def unpack(part: StagedPart) -> Iterator[InlinePart]:
         yield from step.parts
 
 
-def put(log: Log, lane: int, parts: Iterable[InlinePart | StagedPart], marker: tuple[str, int] | None) -> bool:
+def put(
+    log: Log,
+    lane: int,
+    parts: Iterable[InlinePart | StagedPart],
+    marker: tuple[str, int] | None,
+    witness: str | None = None,
+) -> bool:
     """Decide a batch, then deliver it; False when it was decided before."""
     create(log)
     parts = list(parts)
     held = [*_held(log, lane, parts)]
-    done = bulk.commit(log, held, marker)
+    done = bulk.commit(log, held, marker, witness)
     bulk.abandon(log, [part for part in parts if isinstance(part, StagedPart)])
     for each in sorted({part.partition for part in held}):
         deliver(log, each)

@@ -13,7 +13,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace.bulk import InlinePart, StagedPart
 from tailrace.spark import outbox
-from tailrace.spark.committing import commit_batch
+from tailrace.spark.checkpoints import local_path
+from tailrace.spark.committing import Mark, commit_batch
 from tailrace.spark.handles import handle_on, lent
 from tailrace.spark.logs import hinted
 from tailrace.spark.rows import NO_TOPIC, Place, Rows
@@ -43,6 +44,7 @@ class Sink:
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool) -> None:
         self.streaming = streaming
+        self.checkpoint = local_path(options.get("checkpointLocation")) if streaming else None
         with hinted():
             self.options = parse_sink_options(options, streaming=streaming)
         if overwrite:
@@ -94,7 +96,7 @@ class Sink:
             return given
         return f"spark-stream:{query}" if given is None else f"spark-stream:{query}:{given}"
 
-    def commit(self, messages: Sequence[Any], application: str | None, batch: int | None) -> bool:
+    def commit(self, messages: Sequence[Any], mark: Mark | None) -> bool:
         """In the driver: all that the tasks wrote becomes visible, or nothing does; False when it was there before."""
         if any(message is None for message in messages):
             raise RuntimeError("A task left no message, so the batch is not whole and nothing of it was written.")
@@ -103,9 +105,9 @@ class Sink:
         parts = sorted(every, key=lambda part: isinstance(part, InlinePart))
         places = {place for message in messages for place in message.places}
         topics = {topic: planned for message in messages for topic, planned in message.topics}
-        lane = outbox.lane_of(application or self.options.topic or "")
+        lane = outbox.lane_of((mark and mark.application) or self.options.topic or "")
         with hinted(), lent(self.handle) as log:
-            return commit_batch(log, parts, places, topics, lane, application, batch)
+            return commit_batch(log, parts, places, topics, lane, mark)
 
 
 class TailraceWriter(DataSourceArrowWriter):
@@ -120,7 +122,9 @@ class TailraceWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """In the driver: append what all tasks wrote, once for each txnVersion of a txnAppId."""
-        self.sink.commit(messages, self.sink.options.application, self.sink.options.version)
+        application, version = self.sink.options.application, self.sink.options.version
+        known = None if application is None or version is None else Mark(application, version)
+        self.sink.commit(messages, known)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Nothing: this is called also after a commit that failed, which may be decided all the same.

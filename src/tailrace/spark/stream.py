@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailrace import bulk
-from tailrace.errors import OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.errors import GroupNotFoundError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.spark.logs import hinted, open_log
 from tailrace.spark.offsets import (
     Bounds,
@@ -91,7 +91,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert log is not None
             check_present(log, bounds, self.options.selection, matched=False)
             begin = starts(log, self.options, bounds, streaming=True)
-            self._initial = Reached(begin, _ids(bounds, begin)).to_json()
+            self._initial = Reached(begin, _ids(bounds, begin), log=self._log_id()).to_json()
             return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -123,11 +123,17 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return start
                 if isinstance(limit, ReadMaxRows):
                     ends = limited(begin, ends, limit.max_rows)
-            if ends == reached.positions and end.ids == reached.ids:
+            ids = end.ids
+            left = {place: at for place, at in reached.positions.items() if not self.options.selection.includes(place)}
+            if left and reached.log in (None, end.log):
+                # What a query no longer asks for, it may ask for again: it goes on there then.
+                ends = {**left, **ends}
+                ids = {**{topic: reached.ids[topic] for topic in topics_of(left) if topic in reached.ids}, **ids}
+            if ends == reached.positions and ids == reached.ids and end.log == reached.log:
                 self._idle = (start, bounds)
                 return start
             self._triggered = time.monotonic()
-            return Reached(ends, end.ids, reached.positions if start == self._initial else None).to_json()
+            return Reached(ends, ids, reached.positions if start == self._initial else None, end.log).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of what there is, from which Spark tells how far behind a query is."""
@@ -141,7 +147,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = from_json(start)
             if until.begin is not None:
                 # The first batch: what Spark calls its start may have been worked out anew since.
-                reached = Reached(until.begin, until.ids)
+                reached = Reached(until.begin, until.ids, log=until.log)
             for look in range(LOOKS_MAX):
                 try:
                     return self._plan(reached, until)
@@ -190,8 +196,12 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._ended is None or self._ended[0] != bounds:
             places = places_of(bounds, self.options.selection)
             ends = {place: bounds[place[0]].durable[place[1]] for place in places}
-            self._ended = (bounds, Reached(ends, _ids(bounds, places)))
+            self._ended = (bounds, Reached(ends, _ids(bounds, places), log=self._log_id()))
         return self._ended[1]
+
+    def _log_id(self) -> str:
+        assert self._log is not None
+        return self._log.engine.store.home.log_id.hex()
 
     def _record(self, reached: Reached) -> None:
         """Store how far the query came for its group, when that changed."""
@@ -199,12 +209,15 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         assert self._log is not None
         selection = self.options.selection
+        positions = {place: at for place, at in reached.positions.items() if selection.includes(place)}
+        if self._recorded is None:
+            check_group(self._log, self.options.group, positions)
         bulk.record_progress(
             self._log,
             self.options.group,
-            reached.positions,
+            positions,
             # A regular expression means nothing to a group: the topics it found do.
-            selection.names or topics_of(reached.positions),
+            selection.names or topics_of(positions),
         )
         self._recorded = reached.positions
 
@@ -226,10 +239,15 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = set(places_of(bounds, self.options.selection))
         wanted = sorted(places | reached.positions.keys()) if until is None else sorted(until.positions)
         begin: Positions = {}
+        here = self._log_id()
+        other = reached.log not in (None, here)
+        changed = until is not None and until.log not in (None, here)
         for place in wanted:
             topic, index = place
             known = reached.ids.get(topic)
-            if place not in places or (until is not None and until.ids.get(topic) != bounds[topic].id):
+            if known is not None and other:
+                known = -1
+            if place not in places or (until is not None and (until.ids.get(topic) != bounds[topic].id or changed)):
                 # One that the query no longer asks for is not missed.
                 if self.options.selection.includes(place):
                     self._lose(place, None, until)
@@ -256,7 +274,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if gone is None:
             error: Exception = TopicNotFoundError(
-                f"The topic {topic!r} was dropped, and with it what this query had not read of {name}.",
+                f"The topic {topic!r} was dropped, or its log was made anew, and with it what this query had not read "
+                f"of {name}.",
                 topic=topic,
                 hint=hint,
             )
@@ -309,6 +328,22 @@ def limited(begin: Positions, ends: Positions, most: int) -> Positions:
         place: end if waiting[place] <= 0 else min(end, begin.get(place, 0) + max(1, most * waiting[place] // total))
         for place, end in ends.items()
     }
+
+
+def check_group(log: Log, group: str, positions: Positions) -> None:
+    """Refuse a group that has read further than the query that begins: its cursors would go back for others."""
+    try:
+        parts = log.group(group).partitions
+    except GroupNotFoundError:
+        return
+    for part in parts:
+        at = positions.get((part.topic, part.partition))
+        if at is not None and part.position is not None and at < part.position:
+            raise ValueError(
+                f"The group {group!r} has read {part.topic}[{part.partition}] up to {part.position}, and this query "
+                f"begins at {at}: consumers or another query use it. Give this one a groupId of its own; if the group "
+                f"was left by an earlier run, forget it with: tailrace group drop {group}"
+            )
 
 
 def _ids(bounds: Bounds, places: Any) -> dict[str, int]:

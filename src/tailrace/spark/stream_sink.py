@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
+from tailrace.spark.checkpoints import keep
+from tailrace.spark.committing import Mark
 from tailrace.spark.sink import Message, Sink
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (the name is Spark's)
         """In the driver: append what all tasks wrote, unless this batch of this query was appended before."""
-        query = _query(messages, batchId)
-        self.sink.commit(messages, self.sink.application(query), batchId)
+        application = self.sink.application(_query(messages, batchId)) or ""
+        # What the batch was made of is on disk before what came of it.
+        witness = keep(self.sink.checkpoint, batchId)
+        self.sink.commit(messages, Mark(application, batchId, witness, streaming=True))
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
         """Nothing: this is called also after a commit that failed, which may be decided all the same.
