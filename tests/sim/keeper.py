@@ -13,7 +13,8 @@ import pytest
 
 from tailrace.disk.admin import Admin
 from tailrace.disk.catalog import TopicEntry
-from tailrace.errors import TopicExistsError
+from tailrace.disk.reader import Reader
+from tailrace.errors import OffsetOutOfRangeError, TopicExistsError
 from tailrace.retention import Cursors
 from tailrace.vacuum import Vacuum
 from tests.sim import Disk, Process, engine, live, machine, trials
@@ -79,14 +80,22 @@ class Keeper(Writer):
         if entry.name == "u":
             return self.reading(entry)["group"][index]
         reader = self.store.reader(partition)
-        start, end = partition.start, partition.end
         try:
-            for columns in map(reader.columns, reader.frames(start, end)):
-                for at in range(columns.count):
-                    if columns.offset(at) >= start and columns.time(at) >= now_us - RETAIN_US:
-                        return columns.offset(at)
+            while True:
+                start, end = partition.start, partition.end
+                try:
+                    return self._first_young(reader, start, end, now_us)
+                except OffsetOutOfRangeError:
+                    # Another process trimmed it in this moment.
+                    assert partition.start > start
         finally:
             reader.close()
+
+    def _first_young(self, reader: Reader, start: int, end: int, now_us: int) -> int:
+        for columns in map(reader.columns, reader.frames(start, end)):
+            for at in range(columns.count):
+                if columns.offset(at) >= start and columns.time(at) >= now_us - RETAIN_US:
+                    return columns.offset(at)
         return end
 
 

@@ -26,7 +26,6 @@ def test_example_runs(spark, tmp_path, checkpoint):
             json=True,
             timestamps=[start + second * 1_000_000 for *_, second in sold],
         )
-        log.topic("sales")
     block = block.replace('"shop"', repr(str(tmp_path / "shop"))).replace('"checkpoint"', repr(checkpoint))
     # The last line starts the query and keeps nothing of it.
     block = block.replace("sales.writeStream", "query = sales.writeStream")

@@ -301,7 +301,7 @@ class TestChanges:
     def test_a_log_that_grows_rolls_and_is_vacuumed_under_queries(self, log, load):
         """A query has every record from where it begins to the end at its time, or fails and says what was removed."""
         topic = log.topic("orders", partitions=2, segment_bytes="16KiB", retain_bytes="6MiB")
-        for number in range(60):
+        for number in range(70):
             topic.extend([b"x" * 100] * 1_000, partition=number % 2, durable=False)
         log.sync()
         self.check(load, None)
