@@ -79,7 +79,14 @@ def bases(topic, partition: int = 0) -> list[int]:
 
 def size(topic) -> int:
     entry = topic.log.engine.entry(topic.name)
-    return sum(path.stat().st_size for path in (Path(topic.log.location) / entry.directory).rglob("*.seg"))
+    total = 0
+    for path in (Path(topic.log.location) / entry.directory).rglob("*.seg"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            # Removed since the directory was listed.
+            continue
+    return total
 
 
 def fill(topic, segments: int, partition: int = 0) -> None:
