@@ -347,7 +347,8 @@ def record_progress(
     from tailrace.wants import parse_topics
 
     engine = log.writing()
-    by_name = engine.refresh().by_name
+    catalog = engine.refresh()
+    by_name, by_id = catalog.by_name, catalog.by_id
     moves = []
     for (topic, index), position in positions.items():
         entry = by_name.get(topic)
@@ -368,6 +369,15 @@ def record_progress(
                 members=tuple(busy),
                 hint="Nothing was stored; give the engine a group of its own, or stop the members first.",
             )
+        behind = [move for move in moves if move[2] < current.cursors.get((move[0], move[1]), 0)]
+        if behind and not current.engine:
+            topic, index, position = behind[0]
+            raise GroupBusyError(
+                f"The group {group!r} has read partition {index} of {by_id[topic].name!r} up to "
+                f"{current.cursors[topic, index]}, and the engine begins at {position}: consumers use it.",
+                group=group,
+                hint=f"Nothing was stored; give the engine a group of its own, or run: tailrace group drop {group}",
+            )
 
     if not set(named) <= set(state.topics):
         # What a group reads is told by its members: one that joins and leaves at once.
@@ -377,5 +387,5 @@ def record_progress(
         opened.append({"gone": [told.id]}, durable=False)
     changed = [move for move in moves if state.cursors.get((move[0], move[1])) != move[2]]
     if changed:
-        opened.append({"moves": changed}, check, durable=True)
+        opened.append({"moves": changed, "engine": True}, check, durable=True)
     opened.release()

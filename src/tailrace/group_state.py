@@ -52,11 +52,14 @@ class GroupState:
         self.version = 0
         # The time of the last record that moved a cursor.
         self.moved_us = 0
+        # Whether it was an engine that keeps its own place, and no member, who moved them last.
+        self.engine = False
 
     def copy(self) -> GroupState:
         """The same state, apart from this one."""
         made = GroupState()
-        made.offset, made.version, made.moved_us = self.offset, self.version, self.moved_us
+        made.offset, made.version = self.offset, self.version
+        made.moved_us, made.engine = self.moved_us, self.engine
         made.members, made.owners, made.topics = self.members.copy(), self.owners.copy(), self.topics.copy()
         made.cursors, made.lost = self.cursors.copy(), self.lost.copy()
         return made
@@ -89,6 +92,9 @@ class GroupState:
         for topic, partition, cursor in record.get("moves", ()):
             self.cursors[topic, partition] = cursor
             self.moved_us = time
+            if "engine" in record or "member" in record or "join" in record:
+                # An operator who moves a cursor does not make it his.
+                self.engine = "engine" in record
         for place in _places(record.get("forget", ())):
             self.cursors.pop(place, None)
             self.lost.pop(place, None)
@@ -102,6 +108,7 @@ class GroupState:
         self.lost = {(topic, part): count for topic, part, count in snapshot["lost"]}
         self.topics = dict.fromkeys(snapshot["topics"])
         self.moved_us = snapshot["moved"]
+        self.engine = snapshot.get("engine", False)
 
     def snapshot(self, alive: Iterable[int]) -> bytes:
         """The record that stands for all before it, without what was stored of topics that no longer exist."""
@@ -113,6 +120,7 @@ class GroupState:
             "lost": [(*place, count) for place, count in self.lost.items() if place[0] in known],
             "topics": list(self.topics),
             "moved": self.moved_us,
+            "engine": self.engine,
         }
         return encode({"snapshot": snapshot})
 

@@ -140,8 +140,8 @@ class Seat:
         if self.lock >= 0:
             try:
                 self.files.remove_file(f"{self.directory}/{self.id}")
-            except FileNotFoundError:
-                # Somebody swept up after the whole group.
+            except OSError:
+                # Somebody swept up after the whole group; or it cannot be removed now, and whoever takes over does it.
                 pass
             # Nothing is called between these two, so that no interrupt parts them.
             lock, self.lock = self.lock, -1
@@ -275,7 +275,8 @@ class Seat:
         for member in dead:
             try:
                 self.files.remove_file(f"{self.directory}/{member}")
-            except FileNotFoundError:
+            except OSError:
+                # An empty file that nobody locks tells nobody anything.
                 continue
 
     # Committing.

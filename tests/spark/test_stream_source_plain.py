@@ -567,11 +567,15 @@ class TestAnotherChoice:
         with log.consumer("orders", "billing", stop="now") as consumer:
             assert len([*consumer]) == 5
         query = start(groupId="billing")
-        with pytest.raises(ValueError, match=r"up to 5, and this query begins at 0.*group drop billing"):
+        with pytest.raises(GroupBusyError, match=r"up to 5, and the engine begins at 0: consumers use it") as caught:
             query.batch()
+        assert "tailrace group drop billing" in caught.value.hint
         assert log.group("billing").lag_records == 0
         log.drop_group("billing")
         query = start(groupId="billing")
         assert query.batch().num_rows == 5
         assert query.batch() is None
         assert log.group("billing").lag_records == 0
+        # Whoever deletes the checkpoint of a query has it begin anew, and its group with it.
+        query = start(groupId="billing")
+        assert query.batch().num_rows == 5

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailrace import bulk
-from tailrace.errors import GroupNotFoundError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.errors import OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.spark.logs import hinted, open_log
 from tailrace.spark.offsets import (
     Bounds,
@@ -210,8 +210,6 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._log is not None
         selection = self.options.selection
         positions = {place: at for place, at in reached.positions.items() if selection.includes(place)}
-        if self._recorded is None:
-            check_group(self._log, self.options.group, positions)
         bulk.record_progress(
             self._log,
             self.options.group,
@@ -328,22 +326,6 @@ def limited(begin: Positions, ends: Positions, most: int) -> Positions:
         place: end if waiting[place] <= 0 else min(end, begin.get(place, 0) + max(1, most * waiting[place] // total))
         for place, end in ends.items()
     }
-
-
-def check_group(log: Log, group: str, positions: Positions) -> None:
-    """Refuse a group that has read further than the query that begins: its cursors would go back for others."""
-    try:
-        parts = log.group(group).partitions
-    except GroupNotFoundError:
-        return
-    for part in parts:
-        at = positions.get((part.topic, part.partition))
-        if at is not None and part.position is not None and at < part.position:
-            raise ValueError(
-                f"The group {group!r} has read {part.topic}[{part.partition}] up to {part.position}, and this query "
-                f"begins at {at}: consumers or another query use it. Give this one a groupId of its own; if the group "
-                f"was left by an earlier run, forget it with: tailrace group drop {group}"
-            )
 
 
 def _ids(bounds: Bounds, places: Any) -> dict[str, int]:
