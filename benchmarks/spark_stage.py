@@ -25,7 +25,8 @@ PARTITIONS = 4
 # So many records are appended at a time, which makes one frame; the Arrow files have batches of as many.
 FRAME_RECORDS = 8_192
 VALUE_BYTES, KEY_BYTES = 100, 16
-ROWS, WRITTEN_ROWS, EVENTS, BATCHES = 6_000_000, 3_000_000, 2_000_000, 30
+# Enough that the start of a job, a second for a stream, weighs little.
+ROWS, WRITTEN_ROWS, EVENTS, BATCHES = 6_000_000, 3_000_000, 4_000_000, 30
 # A millisecond between two events, which are of so many users.
 FIRST_US, EVENT_US, USERS = 1_763_200_000_000_000, 1_000, 100
 JVM_END_SECONDS_MAX = 30.0
