@@ -6,26 +6,14 @@ batch may come again under its old number with other records: taken for a repeti
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
-from urllib.parse import unquote, urlsplit
 
 from tailrace import engine as engines
 
-_OFFSETS_BYTES_MAX = 64 << 20
 # A version, and a line about the run: the rest says which records a batch has.
 _LINES_BEFORE = 2
 # Checkpoints whose own names were brought to disk by this process.
 _named: set[str] = set()
-
-
-def local_path(given: str | None) -> str | None:
-    """The directory of a checkpoint, if it can be one of this machine."""
-    if given is None:
-        return None
-    if given.startswith("file:"):
-        return unquote(urlsplit(given).path)
-    return None if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", given) else given
 
 
 def keep(checkpoint: str | None, batch: int) -> str | None:
@@ -42,25 +30,24 @@ def keep(checkpoint: str | None, batch: int) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        written = files.read(descriptor, _OFFSETS_BYTES_MAX, 0)
+        written = files.read(descriptor, files.stat_open(descriptor).size, 0)
         files.sync_data(descriptor)
     finally:
         files.close(descriptor)
     files.sync_directory(folder)
-    if checkpoint not in _named:
-        _keep_names(checkpoint)
+    if checkpoint not in _named and _keep_names(checkpoint):
         _named.add(checkpoint)
     records = b"\n".join(written.split(b"\n")[_LINES_BEFORE:])
     return blake2b(records, digest_size=12).hexdigest()
 
 
-def _keep_names(checkpoint: str) -> None:
+def _keep_names(checkpoint: str) -> bool:
     """The id of the query, and the directory itself: without them a restart would be another query."""
     files = engines.FILES
     try:
         descriptor = files.open(f"{checkpoint}/metadata")
     except FileNotFoundError:
-        return
+        return False
     try:
         files.sync_data(descriptor)
     finally:
@@ -68,3 +55,4 @@ def _keep_names(checkpoint: str) -> None:
     files.sync_directory(checkpoint)
     parent = checkpoint.rstrip("/").rpartition("/")[0]
     files.sync_directory(parent or ("/" if checkpoint.startswith("/") else "."))
+    return True

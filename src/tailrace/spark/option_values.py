@@ -1,4 +1,4 @@
-"""One option at a time: its text, a number, a yes or no, a choice, an object in JSON."""
+"""One option at a time: its text, a number, a yes or no, a choice, an object in JSON, a place in a file system."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
 TRUE = ("true", "1", "yes")
 FALSE = ("false", "0", "no")
@@ -75,3 +76,26 @@ def _not_json(option: str, text: str, why: str, example: str) -> NoReturn:
 
 def is_number(value: Any, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and minimum <= value < 1 << 63
+
+
+def local_path(given: str) -> str | None:
+    """The path of a place on this machine's file systems; None for one elsewhere, as hdfs://host/place."""
+    parts = urlsplit(given)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    return None if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", given) else given
+
+
+def log_directory(options: Mapping[str, str], who_sees: str) -> str | None:
+    """The directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
+    # Spark may give a table a path of its own choice, so the other name goes first.
+    name = "log" if text_of(options, "log") is not None else "path"
+    given = text_of(options, name)
+    if given is None:
+        return None
+    found = local_path(given)
+    if found is None:
+        raise ValueError(
+            f"{name}={given!r} is not a directory: a log lies on a file system that {who_sees}, as /data/log."
+        )
+    return found

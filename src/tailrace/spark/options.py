@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from tailrace.names import did_you_mean, validate_group_name, validate_namespace_name
 from tailrace.options import parse_duration
-from tailrace.spark.option_values import choice_of, count_of, flag_of, text_of
+from tailrace.spark.option_values import choice_of, count_of, flag_of, log_directory, text_of
 from tailrace.spark.places import Point, Selection, parse_selection, parse_start, parse_stop
 from tailrace.spark.sink_options import NAMES as SINK_OPTIONS
 
@@ -124,16 +122,4 @@ def _location(options: Mapping[str, str]) -> str | None:
     """The directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
     if text_of(options, "log") is None and text_of(options, "paths") is not None:
         raise ValueError("A query reads one log: give one path, not several.")
-    # Spark may give a table a path of its own choice, so the other name goes first.
-    name = "log" if text_of(options, "log") is not None else "path"
-    given = text_of(options, name)
-    if given is None:
-        return None
-    parts = urlsplit(given)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", given):
-        raise ValueError(
-            f"{name}={given!r} is not a directory: a log lies on a file system that all executors see, as /data/log."
-        )
-    return given
+    return log_directory(options, "all executors see")

@@ -13,10 +13,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace.bulk import InlinePart, StagedPart
 from tailrace.spark import outbox
-from tailrace.spark.checkpoints import local_path
 from tailrace.spark.committing import Mark, commit_batch
 from tailrace.spark.handles import handle_on, lent
 from tailrace.spark.logs import hinted
+from tailrace.spark.option_values import local_path
 from tailrace.spark.rows import NO_TOPIC, Place, Rows
 from tailrace.spark.sink_columns import check_columns
 from tailrace.spark.sink_options import parse_sink_options
@@ -44,7 +44,9 @@ class Sink:
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool) -> None:
         self.streaming = streaming
-        self.checkpoint = local_path(options.get("checkpointLocation")) if streaming else None
+        # A batch job is in no checkpoint, also when it runs inside of a stream.
+        checkpoint = options.get("checkpointLocation") if streaming else None
+        self.checkpoint = None if checkpoint is None else local_path(checkpoint)
         with hinted():
             self.options = parse_sink_options(options, streaming=streaming)
         if overwrite:

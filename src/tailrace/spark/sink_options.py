@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from tailrace.limits import OFFSET_MAX, PARTITIONS_MAX
 from tailrace.names import did_you_mean, validate_topic_name
-from tailrace.spark.option_values import flag_of, text_of
+from tailrace.spark.option_values import flag_of, log_directory, text_of
 
 # Every option of the sink, as the documents spell it; Spark does not tell upper from lower case.
 NAMES = ("path", "log", "namespace", "topic", "createTopics", "partitions", "txnAppId", "txnVersion")
@@ -47,7 +46,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         )
     application, version = _transaction(options, streaming)
     return SinkOptions(
-        _location(options),
+        log_directory(options, "the driver sees"),
         text_of(options, "namespace"),
         None if topic is None else validate_topic_name(topic),
         create,
@@ -70,23 +69,6 @@ def _refuse_unknown(options: Iterable[str]) -> None:
         near = did_you_mean(lowered, spelling)
         question = f"did you mean {spelling[near]}?" if near else f"there are {', '.join(NAMES)}."
         raise ValueError(f"Writing in the format tailrace has no option {name!r}: {question}")
-
-
-def _location(options: Mapping[str, str]) -> str | None:
-    """The directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
-    # Spark may give a table a path of its own choice, so the other name goes first.
-    name = "log" if text_of(options, "log") is not None else "path"
-    given = text_of(options, name)
-    if given is None:
-        return None
-    parts = urlsplit(given)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", given):
-        raise ValueError(
-            f"{name}={given!r} is not a directory: a log lies on a file system that the driver sees, as /data/log."
-        )
-    return given
 
 
 def _number_of(options: Mapping[str, str], name: str, minimum: int, maximum: int) -> int | None:
