@@ -365,7 +365,7 @@ def test_as_a_user_runs_it(tmp_path):
     assert told[-2].startswith("1 in orders.rejected")
     assert "goes on from here" in told[-1]
     # Spark's own workers may complain of a pipe that was closed on them; nothing of ours does.
-    ours = [line for line in errors if "/examples/" in line or "/tailrace/" in line]
+    ours = [line for line in errors if "/examples/" in line or "/src/tailrace/" in line]
     assert ours == []
     with tailrace.open(path, "r") as log:
         assert len(written(log, "orders.enriched")) == 530
