@@ -78,9 +78,12 @@ def test_without_arange_offsets_are_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def damaged(offsets: tuple[int, ...]) -> Part:
-    body = struct.pack(f"<{len(offsets)}i", *offsets) + b"abcdefgh"
+    body = struct.pack("<4i", 0, 1, 2, 8) + b"abcdefgh"
     header = frame.Header(0, 0, 3, len(body), len(body), 0, 0, 3, 0, TIME, TIME, 0, 0, 0, 0, 0)
-    return Part("orders", 4, columns(header, body, 30), 0, 3)
+    made = columns(header, body, 30)
+    # They are checked when a frame is opened, and once more before Arrow reads through them.
+    made.value_offsets = memoryview(struct.pack(f"<{len(offsets)}i", *offsets)).cast("i")
+    return Part("orders", 4, made, 0, 3)
 
 
 @pytest.mark.parametrize("offsets", [(0, 1 << 30, 2, 8), (0, -9, 2, 8), (0, 5, 3, 8)])

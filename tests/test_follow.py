@@ -11,7 +11,8 @@ from statistics import median
 import pytest
 
 import tailrace
-from tailrace.errors import ThreadError, TopicNotFoundError
+from tailrace.disk.reader import Reader
+from tailrace.errors import CorruptionError, ThreadError, TopicNotFoundError
 from tailrace.follow import WAIT_SECONDS_MAX
 
 # Generous, because a busy machine must not look like a bug; what is printed is the figure.
@@ -271,3 +272,84 @@ class TestEnds:
         topic.append("2")
         thread.join(5)
         assert not thread.is_alive()
+
+
+class TestNewest:
+    """The short way that a follower takes to the newest records."""
+
+    def test_single_records_come_by_it_and_all_others_by_the_long_way(self, log, monkeypatch):
+        topic = log.topic("orders", partitions=1, segment_bytes="64KiB")
+        topic.append(b"before")
+        iterator = iter(topic.read("latest", follow=True, timeout=10))
+        short = []
+        newest = Reader.newest
+
+        def noted(reader, start, stop):
+            run = newest(reader, start, stop)
+            short.append(run is not None)
+            return run
+
+        monkeypatch.setattr(Reader, "newest", noted)
+        later(0.05, lambda: topic.append(b"first"))
+        assert next(iterator).value == b"first"
+        expected = []
+        for number in range(300):
+            value = b"%d " % number * 200
+            if number % 50 == 7:
+                topic.extend([value, value])
+                expected += [value, value]
+            elif number % 50 == 9:
+                topic.append(None, key=value[:9])
+                expected.append(None)
+            else:
+                topic.append(value, durable=number % 100 == 11)
+                expected.append(value)
+            found = [next(iterator) for _ in range(2 if number % 50 == 7 else 1)]
+            assert [record.value for record in found] == expected[-len(found) :]
+        # Rolls and batches take the long way, and so does what comes first in a segment.
+        assert 200 < sum(short) < len(short)
+        assert [record.value for record in topic.read(2)] == expected
+
+    def test_several_at_once_and_several_partitions(self, log):
+        topic = log.topic("orders", partitions=2)
+        iterator = iter(topic.read("latest", follow=True, timeout=5))
+        later(0.05, lambda: topic.append(b"ready", partition=0))
+        assert next(iterator).value == b"ready"
+        for number in range(20):
+            for each in range(number % 4):
+                topic.append(b"%d" % each, partition=1)
+            if number % 3:
+                topic.append(b"other", partition=0)
+            wanted = number % 4 + (number % 3 > 0)
+            found = sorted((record.partition, record.value) for record in (next(iterator) for _ in range(wanted)))
+            assert found == [(0, b"other")] * (number % 3 > 0) + [(1, b"%d" % each) for each in range(number % 4)]
+
+    def test_a_stop_is_kept(self, log):
+        topic = log.topic("orders", partitions=1)
+        topic.append(b"0")
+        iterator = iter(topic.read("latest", 4, follow=True, timeout=20))
+        later(0.05, lambda: [topic.append(b"%d" % number) for number in range(1, 9)])
+        assert [record.offset for record in iterator] == [1, 2, 3]
+
+    def test_damage_is_met_there_too(self, log, tmp_path):
+        topic = log.topic("orders", partitions=1)
+        topic.append(b"0" * 16)
+        iterator = iter(topic.read("latest", follow=True, timeout=20))
+        later(0.05, lambda: topic.append(b"1" * 16))
+        assert next(iterator).value == b"1" * 16
+        (segment,) = (tmp_path / "log").glob("topics/*/0/*.seg")
+        topic.append(b"2" * 16)
+        data = bytearray(segment.read_bytes())
+        data[data.rindex(b"2222")] ^= 1
+        segment.write_bytes(data)
+        with pytest.raises(CorruptionError) as caught:
+            next(iterator)
+        assert (caught.value.first, caught.value.last) == (2, 2)
+
+    def test_what_was_found_is_handed_out_before_more_is_looked_for(self, log):
+        topic = log.topic("orders", partitions=1)
+        topic.append(b"0")
+        batches = topic.read(follow=True, timeout=20).batches()
+        assert [record.value for record in next(batches)] == [b"0"]
+        topic.append(b"1")
+        assert [record.value for record in next(batches)] == [b"1"]

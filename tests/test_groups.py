@@ -340,7 +340,8 @@ class TestProcesses:
             wait_until(lambda: len(consumer.poll(timeout=0.01)) == 0 and len(consumer.assigned) == 1)
             for _ in range(2):
                 other = Process(log, "victim")
-                wait_until(lambda: len(log.group("g").members) == 2)
+                # By its process: the victim before it may still be there.
+                wait_until(lambda pid=other.process.pid: pid in [each.pid for each in log.group("g").members])
                 other.end(signal.SIGKILL)
             state = group_log.existing_group(log.engine, "g")
             wait_until(lambda: len(consumer.poll(timeout=0.01)) == 0 and len(state.view().members) == 1)

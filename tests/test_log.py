@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -505,3 +506,24 @@ def test_the_hint_for_a_namespace_says_its_own_rule(tmp_path):
     with tailrace.open(tmp_path / "shop") as log, pytest.raises(errors.InvalidNameError, match="85") as caught:
         log.namespace("x" * 86)
     assert "1 to 85 bytes" in caught.value.hint
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_log_that_was_removed_takes_no_more_records(tmp_path, successor):
+    log = tailrace.open(tmp_path / "log")
+    orders = log.topic("orders")
+    orders.append(b"tea")
+    (tmp_path / "log").rename(tmp_path / "away")
+    if successor:
+        tailrace.open(tmp_path / "log").close()
+
+    def go_on():
+        for _ in range(100):
+            orders.append(b"coffee", durable=False)
+            time.sleep(0.05)
+
+    with pytest.raises(errors.NotALogError, match="was removed or replaced"):
+        go_on()
+    with pytest.raises(errors.NotALogError):
+        log.topic("payments").append(b"2.40")
+    log.close()

@@ -151,7 +151,7 @@ class TestDamage:
         file = segments(topic)[0]
         content = bytearray(file.read_bytes())
         trailer = content[-TRAILER_BYTES:]
-        trailer[32:40] = (int.from_bytes(trailer[32:40], "little") + 1).to_bytes(8, "little")
+        trailer[32:40] = (int.from_bytes(trailer[32:40], "little") - 1).to_bytes(8, "little")
         trailer[-4:] = crc32c(bytes(trailer[:-4])).to_bytes(4, "little")
         content[-TRAILER_BYTES:] = trailer
         file.write_bytes(content)
@@ -218,3 +218,28 @@ class TestDamage:
         change(file, 4096 + 20, bytes(range(40)))
         (damage,) = log.verify().damage
         assert damage.file == str(file)
+
+
+def test_a_segment_of_another_topic_is_not_read_as_ones_own(log):
+    """Its frames fit one after another; only its header says whose they are."""
+    orders, payments = log.topic("orders"), log.topic("payments")
+    orders.extend(["tea", "milk"])
+    payments.extend(["2.40", "1.10"])
+    segments(orders)[0].write_bytes(segments(payments)[0].read_bytes())
+    with tailrace.open(log.location, "r") as reader:
+        with pytest.raises(CorruptionError):
+            list(reader.topic("orders").read())
+        assert [record.text for record in reader.topic("payments").read()] == ["2.40", "1.10"]
+
+
+def test_tails_whose_slots_were_cleared_are_not_believed(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").extend(["tea", "milk"])
+    with (tmp_path / "log" / "tails").open("r+b") as file:
+        file.seek(4_096)
+        file.write(bytes(4_096))
+    with tailrace.open(tmp_path / "log", "r") as log:
+        assert [record.text for record in log.topic("orders").read()] == ["tea", "milk"]
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.topic("orders").append("sugar").offset == 2
+        assert log.verify().ok

@@ -84,12 +84,15 @@ class Markers:
             try:
                 # What was trimmed stands again behind the trim.
                 start = max(self.offset, partition.start)
-                for frame in reader.frames(start, end):
+                for frame in reader.frames(start, end, lost=True):
+                    if frame.header.lost:
+                        # A repair said which markers are gone.
+                        continue
                     column = reader.columns(frame)
                     first, stop = column.index_at(start), column.index_at(end)
                     keys = column.keys(first, stop) or []
                     for key, value in zip(keys, column.values(first, stop), strict=True):
-                        self._take((key or b"").decode(), (value or b"-1").decode())
+                        self.take(key or b"", value or b"-1")
             except CorruptionError as error:
                 raise name_damage(error, TOPIC) from error.__cause__
             finally:
@@ -97,10 +100,16 @@ class Markers:
             self.offset = end
         return partition
 
-    def _take(self, name: str, marked: str) -> None:
-        number, _, witness = marked.partition(" ")
-        if int(number) >= self.batches.get(name, -1):
-            self.batches[name] = int(number)
+    def take(self, key: bytes, value: bytes) -> None:
+        """Take in one record: an application, and its batch with what it was made of."""
+        try:
+            name = key.decode()
+            number, _, witness = value.decode().partition(" ")
+            batch = int(number)
+        except ValueError as error:
+            raise CorruptionError("A marker of an applied batch cannot be understood") from error
+        if batch >= self.batches.get(name, -1):
+            self.batches[name] = batch
             self.witnesses.pop(name, None)
             if witness:
                 self.witnesses[name] = witness

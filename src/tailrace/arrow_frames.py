@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arrow import pyarrow, require
 from tailrace.disk import frame
-from tailrace.limits import HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
+from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX, HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
 from tailrace.options import parse_time
 from tailrace.records import Headers, encode_headers
 
@@ -82,6 +82,10 @@ def prepare_arrow(
     list of structs or pairs, or encoded bytes; times is one number, or timestamps with a zone, or microseconds.
     """
     pa = pyarrow()
+    if headers is None and isinstance(times, int):
+        whole = _whole(values, keys, times, codec)
+        if whole is not None:
+            return [whole]
     named = {"value": _binary(values)}
     if keys is not None:
         named["key"] = _binary(keys)
@@ -97,6 +101,45 @@ def prepare_arrow(
         if batch.num_rows:
             frames += _prepare_batch(dict(zip(batch.schema.names, batch.columns, strict=True)), times, codec)
     return [each._replace(flags=each.flags | frame.MORE) for each in frames[:-1]] + frames[-1:]
+
+
+def _whole(values: Any, keys: Any | None, time: int, codec: int) -> frame.Prepared | None:
+    """One frame whose columns are the very buffers of the arrays; None when they have to be cut or changed."""
+    flags, size = 0, 0
+    columns: list[ReadableBuffer] = []
+    count = len(values)
+    for items, present in ((keys, frame.KEYS), (values, 0)):
+        if items is None:
+            continue
+        plain = _plain(items)
+        if plain is None or len(items) != count:
+            return None
+        flags |= present
+        size += len(plain[1])
+        columns += plain
+    if not 0 < count <= FRAME_RECORDS_MAX or size > FRAME_BYTES_TARGET:
+        return None
+    return frame.seal(flags, count, columns, time, time, codec)
+
+
+def _plain(items: Any) -> tuple[memoryview, memoryview] | None:
+    """Offsets and bytes of an array without nulls whose offsets are as a frame has them: 32 bits wide, from 0."""
+    pa = pyarrow()
+    if isinstance(items, pa.ChunkedArray) and items.num_chunks == 1:
+        items = items.chunk(0)
+    if not isinstance(items, pa.Array) or items.type not in (pa.binary(), pa.string()):
+        return None
+    # Of an empty array even the offsets may be missing.
+    if items.null_count or not len(items):
+        return None
+    _, offsets, data = items.buffers()
+    if offsets is None or data is None:
+        return None
+    ends = memoryview(offsets)[4 * items.offset : 4 * (items.offset + len(items) + 1)]
+    numbers = ends.cast("i")
+    if numbers[0]:
+        return None
+    return ends, memoryview(data)[: numbers[-1]]
 
 
 def _chunks(values: Any) -> list[Any]:

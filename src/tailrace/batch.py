@@ -9,6 +9,7 @@ from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from tailrace.disk.columns import Part
+from tailrace.errors import CorruptionError
 from tailrace.records import EMPTY_HEADERS, Headers, Record, decode_headers
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Batch(Sequence[Record]):
             columns.time(index),
             columns.key(index),
             columns.value(index),
-            decode_headers(columns.headers(index)),
+            _decoded(self.parts[number], [columns.headers(index)])[0],
         )
 
     def __repr__(self) -> str:
@@ -102,12 +103,27 @@ class Batch(Sequence[Record]):
 _record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
 
 
+def _decoded(part: Part, stored: Iterable[bytes]) -> list[Headers]:
+    """The headers of some records of a part."""
+    try:
+        return [*map(decode_headers, stored)]
+    except ValueError as error:
+        topic, partition, columns, first, stop = part
+        raise CorruptionError(
+            "The headers of a record cannot be understood",
+            topic=topic,
+            partition=partition,
+            first=columns.offset(first),
+            last=columns.offset(stop - 1),
+        ) from error
+
+
 def records(part: Part) -> Iterator[Record]:
     """The records of one part, column by column."""
     topic, partition, columns, first, stop = part
     times = columns.times_list(first, stop)
     stored = columns.headers_list(first, stop)
-    headers: Iterable[Headers] = repeat(EMPTY_HEADERS) if stored is None else map(decode_headers, stored)
+    headers: Iterable[Headers] = repeat(EMPTY_HEADERS) if stored is None else _decoded(part, stored)
     return map(
         _record,
         zip(

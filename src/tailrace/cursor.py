@@ -11,7 +11,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING
 
 from tailrace.batch import Batch, records
-from tailrace.disk.columns import Part
+from tailrace.disk.columns import Newest, Part
 from tailrace.disk.home import storage_error
 from tailrace.errors import ClosedError, TailraceError, ThreadError
 from tailrace.follow import Follower
@@ -122,8 +122,10 @@ class Cursor:
                     part, self.rest = _split(part, room, self.reverse)
                     room = 0
                 room -= stop - first
-                size += (columns.value_blob.nbytes + columns.key_blob.nbytes) * (stop - first) // columns.count
+                size += columns.weight * (stop - first) // columns.count
                 gathered.append(part)
+                if type(part) is Newest:
+                    break
         if self.gauges is not None and gathered:
             self.gauges.read_out(sum([part.stop - part.first for part in gathered]), size)
         return gathered
@@ -261,10 +263,8 @@ class Records(Iterator[Record]):
     def _make(self, part: Part) -> list[Record]:
         topic, partition, columns, first, stop = part
         if columns.count == 1:
-            headers = decode_headers(columns.headers(0))
-            return [
-                Record(topic, partition, columns.offset(0), columns.time(0), columns.key(0), columns.value(0), headers)
-            ]
+            offset, time, key, value, headers = columns.row(0)
+            return [Record(topic, partition, offset, time, key, value, decode_headers(headers))]
         if not self._cursor.merging:
             return [*records(part)]
         known = self._decoded.get((topic, partition))

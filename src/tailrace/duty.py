@@ -161,6 +161,8 @@ class Duty:
     def _open_feed(self, entry: TopicEntry, place: Place, cursor: int | None) -> Feed:
         topic = entry.name
         feed = Feed(self.engine, topic, place, self.engine.partition(entry, place[1]), cursor)
+        if cursor is not None and cursor > feed.partition.end:
+            self._go_back_to_end(feed, cursor)
         if self.bounds.stops is not None:
             # What came after the consumer was made is not part of what it was asked for.
             feed.stop = self.bounds.stops.get(place, feed.handed)
@@ -255,7 +257,7 @@ class Duty:
     def _rest(self, watch: Watch, seconds: float) -> bool:
         self.resting = True
         try:
-            return watch.wait(seconds)
+            return self.engine.rest(watch, seconds)
         finally:
             self.resting = False
 
@@ -294,6 +296,29 @@ class Duty:
             if feed is not None:
                 begun.setdefault(feed.place, part.columns.offset(part.first))
         return begun
+
+    def _go_back_to_end(self, feed: Feed, cursor: int) -> None:
+        """A cursor is stored behind records that are on disk: beyond the end, the log is not the one it was.
+
+        Waiting for that offset would skip every record that gets one below it.
+        """
+        end = feed.partition.end
+        where = f"{feed.topic}[{feed.partition.index}]"
+        if self.wants.on_lost == "error":
+            raise OffsetOutOfRangeError(
+                f"The group {self.name!r} has read {where} up to {cursor}, and the topic ends at {end}: "
+                "the log is a copy that was made while it was written, or has lost its end.",
+                earliest=feed.partition.start,
+                latest=end,
+                hint='Nothing was skipped; go on at the end with on_lost="earliest" or "latest", or choose a place '
+                "with reset_group(): tailrace group reset",
+            )
+        feed.seek(end)
+        import logging
+
+        logging.getLogger("tailrace").warning(
+            "group %r: %s ends at %d, before the cursor %d; going on at the end", self.name, where, end, cursor
+        )
 
     def _skip_lost(self, feed: Feed) -> None:
         partition = feed.partition

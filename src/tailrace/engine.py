@@ -44,6 +44,8 @@ FILES = Files()
 # How long a fork waits for a flush, and a close for appends that are under way in other threads.
 FORK_WAIT_SECONDS = 2.0
 CLOSE_WAIT_SECONDS = 2.0
+# How long a process sleeps between two looks when it cannot say that it waits.
+REST_SECONDS = 0.001
 _CLOSE_STEP_SECONDS = 0.0005
 
 
@@ -151,13 +153,18 @@ class Engine:
         self.watches.add(watch)
         return watch
 
-    def wait(self, timeout: float) -> bool:
-        """Block until some process publishes or a handle closes; False after the timeout."""
-        watch = self.watch()
-        try:
-            return watch.wait(timeout)
-        finally:
-            watch.close()
+    def rest(self, watch: Watch, timeout: float, *, clear: bool = True) -> bool:
+        """Wait for an event of a watch of this log; True when something may have happened, so that a look is due."""
+        store = self.live
+        if store is not None:
+            unheard = store.tails.announce()
+            if unheard:
+                return True
+            if unheard is None:
+                # Publishers cannot be told that somebody waits, so the ends are looked at as often as is bearable.
+                watch.wait(min(timeout, REST_SECONDS))
+                return True
+        return watch.wait(timeout, clear=clear)
 
     def wake(self) -> None:
         """End every wait, so that followers of a closed handle notice."""
@@ -221,6 +228,7 @@ class Engine:
 
     def _let_out(self, store: Store) -> None:
         """Wait for writes of other threads; one that was interrupted may never be counted out, but holds no lock."""
+        store.let_go()
         began = time.monotonic()
         # Reading a count takes a step of it, which both must take to stay comparable.
         while next(self._entered) > next(self._left):

@@ -138,7 +138,7 @@ class CorruptionError(DataError):
     """Stored bytes are damaged: the records `first` to `last` (inclusive) of one partition cannot be read."""
 
     code = "corruption"
-    hint = "Records outside the named range are readable; run: tailrace verify"
+    hint = "Records outside the named range are readable; run: tailrace repair --dry-run"
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class DurabilityError(StorageError):
     code = "durability"
     hint = (
         "Nothing of this call was acknowledged and reading goes on; check the disk, "
-        "restart the machine so that the log recovers, then run: tailrace verify"
+        "then see what to do with: tailrace doctor"
     )
 
 

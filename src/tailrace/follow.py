@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.tails import END, word_of
 from tailrace.errors import TopicNotFoundError
 from tailrace.merge import merged
 from tailrace.names import is_pattern
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from tailrace.disk.columns import Part
     from tailrace.engine import Engine
 
+# Where the end of the catalog stands among the words of the tails.
+CATALOG_END = word_of(CATALOG_SLOT) + END
 # A store into the tails whose event got lost is noticed after this.
 WAIT_SECONDS_MAX = 0.1
 # A follower that was woken so often for others in a row rests this long before it looks again.
@@ -60,12 +64,18 @@ class Follower:
             for_others = 0
             while not self.closed():
                 progressed = False
-                yield from self._look()
-                for part in self._round():
+                if engine.store.tails.words[CATALOG_END] != self.offset:
+                    yield from self._look()
+                for part in self._fresh() or self._round():
                     progressed = True
                     yield part
                 if progressed:
                     deadline, for_others = None, 0
+                    # What was found is handed out before anybody looks for more.
+                    yield None
+                    continue
+                if watch.clear():
+                    # What is published from here on raises a new event; what was before is not to be missed.
                     continue
                 if self.spans and all(self._full(span) for span in self.spans):
                     return
@@ -76,7 +86,7 @@ class Follower:
                 patience = WAIT_SECONDS_MAX if deadline is None else min(WAIT_SECONDS_MAX, deadline - now)
                 if patience <= 0:
                     return
-                if not watch.wait(patience):
+                if not engine.rest(watch, patience, clear=False):
                     for_others = 0
                     continue
                 for_others += 1
@@ -152,6 +162,9 @@ class Follower:
             for span in self.spans:
                 if span not in self.warm:
                     span.reader.close()
+        else:
+            for span in added:
+                span.reader.stand(span.next)
 
     def _leave(self, gone: set[str]) -> None:
         for span in self.spans:
@@ -175,6 +188,26 @@ class Follower:
                 span.stop, span.until = -1, stop.value
         elif stop.kind != "latest" and stop.kind != "earliest":
             span.stop = stop.offsets[span.partition.index] if stop.kind == "offsets" else stop.value
+
+    def _fresh(self) -> Sequence[Part]:
+        """The newest few records of one partition, when that is all there is and it takes one small read.
+
+        This is what a follower is mostly woken for, and every step less on the way brings the record sooner.
+        """
+        spans = self.spans
+        if len(spans) > READERS_OPEN_MAX:
+            return ()
+        words = self.engine.store.tails.words
+        found = None
+        for span in spans:
+            if span.next < words[span.word]:
+                if found is not None:
+                    return ()
+                found = span
+        if found is None or found.stop >= 0 or found.until is not None:
+            return ()
+        part = found.newest(words[found.word])
+        return () if part is None else (part,)
 
     def _round(self) -> Iterator[Part]:
         """What was published since the last round; by time within the round when that was asked for."""
@@ -212,7 +245,7 @@ class Follower:
         """How far a span may be read of what was published up to an end."""
         if span.until is not None:
             try:
-                found = span.reader.offset_at(span.until)
+                found = span.reader.offset_at(span.until, skip=span.skipped is not None)
             except TopicNotFoundError:
                 if not self._is_gone(span):
                     raise dropped(span.topic) from None

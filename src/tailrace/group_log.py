@@ -89,7 +89,11 @@ class GroupLog:
 
     def _apply(self, start: int, end: int) -> None:
         reader = self.reader
-        for frame in reader.frames(start, end):
+        for frame in reader.frames(start, end, lost=True):
+            if frame.header.lost:
+                # What a repair could not save: the group goes on from what was stored before and after it.
+                self.state.offset = frame.offset + frame.header.span
+                continue
             column = reader.columns(frame)
             for at in range(column.index_at(start), column.index_at(end)):
                 self.state.apply(column.offset(at), column.time(at), column.value(at) or b"")

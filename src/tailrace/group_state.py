@@ -72,7 +72,7 @@ class GroupState:
                 self._restore(record["snapshot"])
             self._apply(offset, time, record)
             self.version += not CHANGES_SHARES.isdisjoint(record)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptionError("A record of a group cannot be understood", first=offset, last=offset) from error
         self.offset = offset + 1
 

@@ -8,7 +8,7 @@ from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace import engine as engines
-from tailrace.disk.frame import VALUE_NULLS, Prepared, prepare
+from tailrace.disk.frame import VALUE_NULLS, Prepared, prepare, prepare_one
 from tailrace.errors import LimitError, RecordTooLargeError
 from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from tailrace.options import parse_flag, parse_time
@@ -140,6 +140,12 @@ class Rows:
     def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
         """The records as frames, each record within the maximum."""
         times = now_us if self.times is None else self.times
+        if len(self.values) == 1 and type(value := self.values[0]) is bytes and len(value) <= KEY_BYTES_MAX <= maximum:
+            key = self.keys[0] if self.keys else None
+            if key is None or (type(key) is bytes and len(key) <= KEY_BYTES_MAX):
+                # One plain record, as most transactions have them for a partition: nothing can be wrong with it.
+                headers = self.headers[0] if self.headers else b""
+                return [prepare_one(value, key, headers, times if isinstance(times, int) else times[0], codec)]
         try:
             frames = prepare(self.values, self.keys, self.headers, times, codec)
         except TypeError:

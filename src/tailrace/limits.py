@@ -20,6 +20,9 @@ TIME_US_MAX = 10**17
 FRAME_BYTES_TARGET = MIB
 FRAME_RECORDS_MAX = 65_536
 FRAME_BODY_BYTES_MAX = 128 * MIB
+# The note in a placeholder for lost records, and the offsets that one of them stands for.
+LOST_BYTES_MAX = 4 * KIB
+LOST_SPAN_MAX = 1 << 31
 
 # Segments.
 SEGMENT_BYTES_DEFAULT = 256 * MIB

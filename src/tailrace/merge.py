@@ -9,7 +9,7 @@ from itertools import accumulate, chain, groupby
 from typing import Any
 
 from tailrace.arrow import batch_to_arrow, pyarrow, require
-from tailrace.disk.columns import Columns, Part
+from tailrace.disk.columns import Columns, Part, blob_column
 
 # Runs shorter than this on average are gathered by index: an array for each would cost more than the copy.
 RUN_RECORDS_MIN = 64
@@ -142,25 +142,13 @@ def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) ->
     # Relative offsets have 32 bits, and a frame spans fewer; parts of one batch are neighbours.
     made.offsets = memoryview(array("i", [offset - base for offset in offsets]))
     made.times, made.time_base = memoryview(array("q", times)), 0
-    made.key_offsets, made.key_blob, made.key_valid = _blob(keys)
-    made.header_offsets, made.header_blob, _ = _blob(headers)
-    value_offsets, made.value_blob, made.value_valid = _blob(values)
+    made.key_offsets, made.key_blob, made.key_valid = blob_column(keys)
+    made.header_offsets, made.header_blob, _ = blob_column(headers)
+    value_offsets, made.value_blob, made.value_valid = blob_column(values)
     assert value_offsets is not None
     made.value_offsets = value_offsets
+    made.weight = made.value_blob.nbytes + made.key_blob.nbytes
     return Part(topic, partition, made, 0, made.count)
-
-
-def _blob(items: list[bytes | None] | None) -> tuple[memoryview[int] | None, memoryview, memoryview | None]:
-    """Offsets, bytes and validity of a column."""
-    if items is None:
-        return None, memoryview(b""), None
-    valid = None
-    if None in items:
-        bits = "".join(["0" if item is None else "1" for item in reversed(items)])
-        valid = memoryview(int(bits, 2).to_bytes(len(bits) + 7 >> 3, "little"))
-    stored = [item or b"" for item in items]
-    ends = memoryview(array("i", accumulate(map(len, stored), initial=0)))
-    return ends, memoryview(b"".join(stored)), valid
 
 
 def parts_to_arrow(parts: Sequence[Part], *, reverse: bool = False) -> Any:

@@ -7,7 +7,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 from . import limits
-from .errors import SettingsMismatchError, VersionError
+from .errors import CorruptionError, SettingsMismatchError, VersionError
 
 if TYPE_CHECKING:
     from .types import Durable, Duration, Settings, Size, Start
@@ -234,7 +234,11 @@ class TopicSettings(NamedTuple):
         unknown = sorted(set(stored) - set(cls._fields))
         if unknown:
             raise VersionError(f"The topic has the setting {unknown[0]!r}, which this version does not know.")
-        return cls(**_parse_settings(stored))
+        try:
+            return cls(**_parse_settings(stored))
+        except (ValueError, TypeError, ArithmeticError) as error:
+            hint = "The records are not touched; set it anew with Topic.alter() or: tailrace topic alter"
+            raise CorruptionError(f"A setting of a topic in the catalog makes no sense: {error}", hint=hint) from error
 
     def to_json(self) -> dict[str, Any]:
         """The stored form, which from_user() accepts as well."""

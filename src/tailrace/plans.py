@@ -18,8 +18,10 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.home import storage_error
 from tailrace.disk.opening import IDENTITY_NAME
+from tailrace.disk.reader import lost_error
 from tailrace.disk.segment import HEADER_BYTES, Index, read_footer, read_segment_header, walk
 from tailrace.disk.tails import SAFE, START
+from tailrace.engine import name_damage
 from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.limits import FRAME_RECORDS_MAX
 from tailrace.merge import RUN_RECORDS_MIN, joined
@@ -305,6 +307,8 @@ def _frames(part: ReadPart) -> Iterator[Part]:
             if offset <= part.first:
                 # A part begins where the index has an entry, which may lie before what is wanted of it.
                 continue
+            if found.header.lost:
+                raise name_damage(lost_error(found.header, found.body, first, part.partition, part.path), part.topic)
             try:
                 column = columns(found.header, found.body, first)
             except CodecError as error:

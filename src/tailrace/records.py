@@ -184,7 +184,10 @@ def decode_headers(data: bytes | memoryview) -> Headers:
 
 
 def to_datetime(time_us: int) -> datetime:
-    """Microseconds since 1970 as an aware datetime in UTC, exactly."""
+    """Microseconds since 1970 as an aware datetime in UTC, exactly; the nearest there is when no calendar has it."""
     from datetime import UTC, datetime, timedelta
 
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if time_us < 0 else datetime.max.replace(tzinfo=UTC)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace.batch import Batch
     from tailrace.engine import Engine
-    from tailrace.types import Duration, Start
+    from tailrace.types import Damage, Duration, Start
 
 BATCH_RECORDS_DEFAULT = 65_536
 
@@ -46,6 +46,7 @@ class Scan(Iterable[Record]):
         timeout: Duration | None = None,
         order: Literal["offset", "time"] = "offset",
         reverse: bool = False,
+        on_damage: Literal["error", "skip"] = "error",
         mapped: bool = False,
         closed: Callable[[], bool] | None = None,
     ) -> None:
@@ -53,6 +54,8 @@ class Scan(Iterable[Record]):
             raise ValueError(f'order={order!r} is not an order: write "offset" or "time".')
         if parse_flag(reverse, "reverse") and parse_flag(follow, "follow"):
             raise ValueError("reverse=True and follow=True exclude each other: there is no newest record to begin at.")
+        if on_damage not in ("error", "skip"):
+            raise ValueError(f'on_damage={on_damage!r} is not known: write "error" to stop at damage, or "skip".')
         if isinstance(start, Mapping) and not start:
             # The positions of a scan that nobody iterated yet.
             start = "earliest"
@@ -82,6 +85,8 @@ class Scan(Iterable[Record]):
         self._timeout = None if timeout is None else parse_duration(timeout, "timeout")
         self._closed = closed or (lambda: engine.closed)
         self._places: Places | None = None
+        self._skips = on_damage == "skip"
+        self._skipped: list[Damage] = []
 
     def __iter__(self) -> Iterator[Record]:
         return Records(self._start())
@@ -132,6 +137,11 @@ class Scan(Iterable[Record]):
         """
         return {} if self._places is None else self._places.now()
 
+    @property
+    def skipped(self) -> list[Damage]:
+        """With on_damage="skip" the ranges that the latest pass left out; empty when it met no damage."""
+        return list(self._skipped)
+
     def first(self) -> Record | None:
         """The first record, or None when there is none."""
         cursor = self._start(1)
@@ -148,7 +158,7 @@ class Scan(Iterable[Record]):
         if self._closed():
             raise ClosedError("The log is closed.")
         with typed_failures(self._engine, self._request.topic):
-            total = sum(span.count() for span in select(self._engine, self._request) if span.next < span.stop)
+            total = sum(span.count() for span in select(self._engine, self._asked()) if span.next < span.stop)
         return total if self._limit is None else min(total, self._limit)
 
     def __repr__(self) -> str:
@@ -166,11 +176,16 @@ class Scan(Iterable[Record]):
     def _start(self, limit: int | None = None) -> Cursor:
         limits = [each for each in (limit, self._limit) if each is not None]
         cursor = Cursor(
-            self._engine, self._request, min(limits, default=None), self._follow, self._timeout, self._closed
+            self._engine, self._asked(), min(limits, default=None), self._follow, self._timeout, self._closed
         )
         # Not the cursor, whose files are closed as soon as its iterator is let go.
         self._places = cursor.places
         return cursor
+
+    def _asked(self) -> Request:
+        """The request of a new pass, with a list of its own for what it leaves out."""
+        self._skipped = []
+        return self._request._replace(skipped=self._skipped) if self._skips else self._request
 
     def _arrow_batches(self) -> Iterator[Any]:
         from tailrace.merge import parts_to_arrow

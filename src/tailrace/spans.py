@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.columns import Part
+from tailrace.disk.columns import Columns, Newest, Part
 from tailrace.disk.segment import CHUNK_BYTES, segment_name
 from tailrace.disk.tails import END
 from tailrace.engine import name_damage
@@ -14,17 +14,18 @@ from tailrace.limits import OFFSET_MAX
 from tailrace.merge import merged
 from tailrace.names import is_internal, is_pattern, match
 from tailrace.options import StartPoint
+from tailrace.types import Damage
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.partition import Partition
-    from tailrace.disk.reader import Frame, Reader
+    from tailrace.disk.reader import Piece, Reader
     from tailrace.engine import Engine
 
 # Beyond so many partitions a reader keeps no file open between two of its turns: a process has about a thousand.
 READERS_OPEN_MAX = 64
 # What such a reader takes in one turn; the chunk that the first frame lies in is in memory anyway.
-TURN_FRAMES_MAX = 64
+TURN_PIECES_MAX = 64
 TURN_BYTES_MAX = CHUNK_BYTES
 # Up to so many records `last` walks back over the frames; for more it asks the segments whether any offset is missing.
 LAST_WALKED_MAX = 10_000
@@ -46,6 +47,8 @@ class Request(NamedTuple):
     # Of a pattern: by topic and partition where to begin and to stop, instead of `start` and `stop`.
     starts: Mapping[str, Mapping[int, int]] | None = None
     stops: Mapping[str, Mapping[int, int]] | None = None
+    # Where damage is noted that is left out; None when it is an error.
+    skipped: list[Damage] | None = None
 
     def of(self, entry: TopicEntry) -> Request:
         """The request of one of the topics that the pattern matches."""
@@ -65,7 +68,8 @@ class Span:
     """The records of one partition from `first` up to `stop`; `next` moves as they are handed out."""
 
     __slots__ = (
-        "begun", "first", "floating", "next", "partition", "reader", "stop", "thrifty", "topic", "until", "word",
+        "begun", "first", "floating", "next", "partition", "reader", "skipped", "stop", "thrifty", "topic", "until",
+        "word",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: Partition, reader: Reader, first: int, stop: int) -> None:
@@ -81,6 +85,8 @@ class Span:
         self.begun = False
         # Whether it keeps no file open between two turns.
         self.thrifty = False
+        # Where damage is noted that is left out; None when it is an error.
+        self.skipped: list[Damage] | None = None
         # Where the partition's end stands among the words of the tails.
         self.word = partition.word + END
 
@@ -88,67 +94,93 @@ class Span:
         """Parts from `next` up to an offset, frame by frame."""
         while self.next < stop:
             try:
-                for frame in self._turn(stop) if self.thrifty else self.reader.frames(self.next, stop):
-                    part = self._cut(frame, self.next, stop)
+                for column, after in self._turn(stop) if self.thrifty else self.reader.pieces(self.next, stop):
+                    part = self._cut(column, after, self.next, stop)
                     if part is not None:
                         self.begun = True
                         yield part
-                    self.next = min(frame.offset + frame.header.span, stop)
+                    self.next = min(after, stop)
             except OffsetOutOfRangeError:
                 earliest = self.partition.start
                 if self.begun or not self.floating or earliest <= self.next:
                     raise
                 self.next = earliest
             except CorruptionError as error:
-                raise explained(error, self.topic, self.reader) from error.__cause__
+                self.next = min(self._leave_out(error, self.next)[1] + 1, stop)
             except TopicNotFoundError:
                 raise dropped(self.topic) from None
 
-    def _turn(self, stop: int) -> Iterable[Frame]:
-        """The next few frames, with the file closed behind them."""
-        frames: list[Frame] = []
+    def newest(self, stop: int) -> Part | None:
+        """All that is left up to an offset, when the reader stands there and has it in one small read, else None."""
+        run = self.reader.newest(self.next, stop)
+        if run is None:
+            return None
+        self.begun = True
+        self.next = stop
+        return Newest(self.topic, self.partition.index, run, 0, run.count)
+
+    def _turn(self, stop: int) -> Iterable[Piece]:
+        """The next few pieces, with the file closed behind them."""
+        pieces: list[Piece] = []
         size = 0
         try:
-            for frame in self.reader.frames(self.next, stop):
-                frames.append(frame)
-                size += frame.header.size
-                if len(frames) >= TURN_FRAMES_MAX or size >= TURN_BYTES_MAX:
+            for piece in self.reader.pieces(self.next, stop):
+                pieces.append(piece)
+                size += piece[0].weight
+                if len(pieces) >= TURN_PIECES_MAX or size >= TURN_BYTES_MAX:
                     break
         except TailraceError:
             # What was read before the damage is handed out first; the next turn begins at it.
-            if not frames:
+            if not pieces:
                 raise
         finally:
             self.reader.close()
-        return frames
+        return pieces
 
     def backward(self) -> Iterator[Part]:
         """The parts of `forward`, the last first; each still counts upwards."""
-        try:
-            for frame in self.reader.frames_reverse(self.next, self.stop):
-                part = self._cut(frame, self.next, self.stop)
-                if self.thrifty:
-                    # The frames of a stretch are in memory.
-                    self.reader.close()
-                if part is not None:
-                    yield part
-        except OffsetOutOfRangeError:
-            # What was trimmed meanwhile is no longer among the records from the earliest on.
-            if not self.floating:
-                raise
-        except CorruptionError as error:
-            raise explained(error, self.topic, self.reader) from error.__cause__
-        except TopicNotFoundError:
-            raise dropped(self.topic) from None
+        stop = self.stop
+        while stop > self.next:
+            try:
+                for column, after in self.reader.pieces_reverse(self.next, stop):
+                    part = self._cut(column, after, self.next, self.stop)
+                    if self.thrifty:
+                        # The pieces of a stretch are in memory.
+                        self.reader.close()
+                    if part is not None:
+                        yield part
+                return
+            except OffsetOutOfRangeError:
+                # What was trimmed meanwhile is no longer among the records from the earliest on.
+                if not self.floating:
+                    raise
+                return
+            except CorruptionError as error:
+                stop = min(self._leave_out(error, self.next)[0], stop - 1)
+            except TopicNotFoundError:
+                raise dropped(self.topic) from None
 
-    def _cut(self, frame: Frame, start: int, stop: int) -> Part | None:
-        column = self.reader.columns(frame)
-        first = column.index_at(start) if frame.offset < start else 0
-        last = column.count if frame.offset + frame.header.span <= stop else column.index_at(stop)
+    def _leave_out(self, error: CorruptionError, offset: int) -> tuple[int, int]:
+        """Note the range (inclusive) that damage is left out for; where it is an error, raise it."""
+        error = explained(error, self.topic, self.reader)
+        first, last = error.first, error.last
+        if self.skipped is None or first is None or last is None or last < offset:
+            raise error from error.__cause__
+        damage = Damage(self.topic, self.partition.index, first, last, error.path or "", 0, error.message)
+        if damage not in self.skipped:
+            self.skipped.append(damage)
+        return first, last
+
+    def _cut(self, column: Columns, after: int, start: int, stop: int) -> Part | None:
+        first = column.index_at(start) if column.base_offset < start else 0
+        last = column.count if after <= stop else column.index_at(stop)
         return Part(self.topic, self.partition.index, column, first, last) if first < last else None
 
     def count(self) -> int:
         """How many records there are, read from footers and headers where no offset is missing."""
+        if self.skipped is not None:
+            # A footer counts what was written, not what can still be read.
+            return sum(part.stop - part.first for part in self.forward(self.stop))
         total = 0
         start, stop = self.next, self.stop
         for info in self.reader.segments():
@@ -226,21 +258,23 @@ def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -
     reader = engine.store.reader(partition, mapped=request.mapped)
     start, end = partition.start, partition.end
     span = Span(entry.name, partition, reader, start, end)
+    span.skipped = request.skipped
+    skip = span.skipped is not None
     try:
         point = request.start
         if isinstance(request.last, float):
             time = engine.files.now_us() - round(request.last * 1e6)
-            span.next = min(max(offset_at(reader, time), start), end)
+            span.next = min(max(offset_at(reader, time, skip), start), end)
         elif point.kind == "earliest" or (point.kind == "offsets" and index not in point.offsets):
             span.floating = True
         else:
-            span.next = _place(point, index, reader, start, end)
+            span.next = _place(point, index, reader, start, end, skip)
             if not start <= span.next <= end:
                 raise _out_of_range(entry.name, index, span.next, start, end)
         if request.stop is not None:
             point = request.stop
             if point.kind != "offsets" or index in point.offsets:
-                span.stop = min(_place(point, index, reader, start, end), end)
+                span.stop = min(_place(point, index, reader, start, end, skip), end)
     except CorruptionError as error:
         raise explained(error, entry.name, reader) from error.__cause__
     except TopicNotFoundError:
@@ -251,12 +285,23 @@ def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -
 
 def keep_last(spans: Sequence[Span], count: int) -> None:
     """Move the beginnings up, so that only so many records are left: the newest of all partitions by time."""
-    if len(spans) == 1 and count > LAST_WALKED_MAX:
+    if len(spans) == 1 and count > LAST_WALKED_MAX and spans[0].skipped is None:
         (span,) = spans
         guess = Span(span.topic, span.partition, span.reader, max(span.next, span.stop - count), span.stop)
         if guess.count() == guess.stop - guess.next:
             span.next, span.floating = guess.next, span.floating and guess.next == span.next
             return
+    noted = [span.skipped for span in spans]
+    for span in spans:
+        if span.skipped is not None:
+            # What is looked at here need not be among what is read then.
+            span.skipped = []
+    _move_up(spans, count)
+    for span, skipped in zip(spans, noted, strict=True):
+        span.skipped = skipped
+
+
+def _move_up(spans: Sequence[Span], count: int) -> None:
     lows = {(span.topic, span.partition.index): span.stop for span in spans}
     left = count
     parts = merged([span.backward() for span in spans], reverse=True) if count else iter(())
@@ -289,9 +334,9 @@ def gaps(reader: Reader) -> list[tuple[int, int]]:
     return [(max(first, start), stop) for first, stop in found if stop > start]
 
 
-def offset_at(reader: Reader, time: int) -> int:
+def offset_at(reader: Reader, time: int, skip: bool = False) -> int:
     """The first offset at or after a time; where a segment is missing before it, the first that is missing."""
-    found = reader.offset_at(time)
+    found = reader.offset_at(time, skip=skip)
     partition = reader.partition
     if found < partition.end and (found not in reader.bases or (found == partition.start and found == reader.bases[0])):
         return found
@@ -344,9 +389,9 @@ def _chosen(entry: TopicEntry, request: Request) -> Sequence[int]:
     return chosen
 
 
-def _place(point: StartPoint, index: int, reader: Reader, start: int, end: int) -> int:
+def _place(point: StartPoint, index: int, reader: Reader, start: int, end: int, skip: bool) -> int:
     if point.kind == "time":
-        return min(max(offset_at(reader, point.value), start), end)
+        return min(max(offset_at(reader, point.value, skip), start), end)
     if point.kind == "offsets":
         return point.offsets[index]
     return {"earliest": start, "latest": end}.get(point.kind, point.value)

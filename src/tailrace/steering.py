@@ -12,7 +12,6 @@ from tailrace.disk.files import Files
 from tailrace.disk.frame import MAGIC as FRAME_MAGIC
 from tailrace.disk.journal import ENTRY_MAGIC
 from tailrace.disk.segment import HEADER_BYTES, segment_base
-from tailrace.disk.tails import WAKE_POSITION
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -68,6 +67,9 @@ class SteeredFiles(Files):
     """The real disk. Every operation that matters is first told to `faults`, which count, refuse or kill."""
 
     __slots__ = ("_open", "_thread", "clock", "faults")
+
+    tells_always = True
+    reserve_ahead_bytes = 0
 
     def __init__(self, clock: Clock, faults: Faults) -> None:
         self.clock = clock
@@ -166,6 +168,12 @@ class SteeredFiles(Files):
         if after:
             self.faults.reach(after, topic)
 
+    def wake(self, fd: int, position: int) -> None:
+        kind, topic = getattr(self._thread, "wrote", OTHER)
+        if kind in ("segment", "catalog"):
+            self.faults.reach(f"{_PREFIXES[kind]}published", topic)
+        super().wake(fd, position)
+
     def free_bytes(self, path: str) -> int:
         real = super().free_bytes(path)
         left = self.faults.room
@@ -177,9 +185,6 @@ class SteeredFiles(Files):
         if descriptor is None:
             return "", ""
         kind, topic = descriptor.target
-        if kind == "tails" and position == WAKE_POSITION:
-            kind, topic = getattr(self._thread, "wrote", OTHER)
-            return (f"{_PREFIXES[kind]}published", topic) if kind in ("segment", "catalog") else ("", "")
         if kind not in _PREFIXES or not any(view[:HEADER_BYTES]):
             # Zeros are written ahead of records and of journal entries: they are nobody's data.
             return "", ""

@@ -115,7 +115,7 @@ class Topic:
                 index = self._choose(route, key, size, now, partition, expect_offset)
             frame = prepare_one(value, key, stored, time, route.codec)
             asked = route.durable if level is UNSET else level
-            offset = route.store.append(route.partitions[index], (frame,), asked, expect_offset)
+            offset = route.store.append(route.partitions[index], (frame,), asked, expect_offset, None, now)
             return _position(Position, (index, offset))
         except TopicNotFoundError:
             self._dropped()
@@ -213,14 +213,19 @@ class Topic:
         timeout: Duration | None = None,
         order: Literal["offset", "time"] = "offset",
         reverse: bool = False,
+        on_damage: Literal["error", "skip"] = "error",
     ) -> Scan:
-        """The records from start up to stop, which is exclusive; nothing is read before the scan is iterated."""
+        """The records from start up to stop, which is exclusive; nothing is read before the scan is iterated.
+
+        Damage is an error that names the range; with on_damage="skip" it is left out, and `Scan.skipped` names it.
+        """
         from tailrace.scan import Scan
 
         log = self.log
         return Scan(
             log.engine, self.name, start=start, stop=stop, last=last, limit=limit, partition=partition, follow=follow,
-            timeout=timeout, order=order, reverse=reverse, mapped=log.io == "mmap", closed=log.is_closed,
+            timeout=timeout, order=order, reverse=reverse, on_damage=on_damage, mapped=log.io == "mmap",
+            closed=log.is_closed,
         )  # fmt: skip
 
     def get(self, offset: int, partition: int = 0) -> Record:

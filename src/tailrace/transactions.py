@@ -80,7 +80,7 @@ class Share:
         frames: list[Prepared] = []
         for listed, pieces in groupby(self.pieces, lambda piece: isinstance(piece[0], Rows)):
             some = [*pieces]
-            for intake, time in [(_joined(some), 0)] if listed else some:
+            for intake, time in [(_joined(some), 0)] if listed and len(some) > 1 else some:
                 frames += intake.frames(time, shape.codec, shape.maximum)
         check_group(frames)
         return frames
@@ -99,6 +99,8 @@ class Transaction:
         # Cursors of consumers that are stored with it.
         self._enlisted: list[Enlisted] = []
         self._topics: dict[str, Topic] = {}
+        # Asked for once each: the commit checks again.
+        self._maxima: dict[str, int] = {}
         self._thread: int | None = None
         self._over = False
         self._engine = log.writing()
@@ -209,6 +211,8 @@ class Transaction:
     def _target(self, topic: Topic | str) -> Topic:
         self._check()
         if isinstance(topic, Topic):
+            if self._topics.get(topic.name) is topic:
+                return topic
             if topic.log.location != self.log.location:
                 raise ValueError(f"{topic!r} is in another log, and no transaction spans two.")
             # A pattern is a handle as well, and cannot be written to.
@@ -221,8 +225,12 @@ class Transaction:
 
     def _maximum(self, topic: Topic) -> int:
         """The largest value of a topic, so that one too large is refused where it is added."""
-        entry = self.log.engine.find(topic.name)
-        return VALUE_BYTES_MAX if entry is None else int(entry.settings.get("max_record_bytes", VALUE_BYTES_MAX))
+        maximum = self._maxima.get(topic.name)
+        if maximum is None:
+            entry = self.log.engine.find(topic.name)
+            found = VALUE_BYTES_MAX if entry is None else entry.settings.get("max_record_bytes", VALUE_BYTES_MAX)
+            maximum = self._maxima[topic.name] = int(found)
+        return maximum
 
     # The commit.
 
@@ -282,7 +290,9 @@ class Transaction:
             pieces = []
             for index, intake in parts.items():
                 if len(intake):
-                    share = shares.setdefault((topic.name, index), Share(topic, index))
+                    share = shares.get((topic.name, index))
+                    if share is None:
+                        share = shares[topic.name, index] = Share(topic, index)
                     pieces.append((share, share.add(call, intake)))
             places.append(pieces)
         if len(shares) > PARTICIPANTS_MAX:

@@ -14,6 +14,7 @@ Duration: TypeAlias = Union[float, "timedelta", str]
 Size: TypeAlias = int | str
 Start: TypeAlias = Union[Literal["earliest", "latest"], "datetime", str, int, Mapping[int, int]]
 Durable: TypeAlias = Union[bool, "timedelta", str]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 
 
 class Settings(TypedDict, total=False):
@@ -113,6 +114,8 @@ class GroupInfo(NamedTuple):
     lag_records: int
     lag_seconds: float
     moved: datetime | None
+    # Whether an engine such as Spark reads for it, which keeps its own place and is no member.
+    engine: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -123,6 +126,7 @@ class GroupInfo(NamedTuple):
             "lag_records": self.lag_records,
             "lag_seconds": self.lag_seconds,
             "moved": format_time(self.moved),
+            "engine": self.engine,
         }
 
 
@@ -163,21 +167,91 @@ class Damage(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """What a verify read, and every damage it met."""
+    """What a verify read, and every damage it met; `lost` are the ranges for which a repair left placeholders."""
 
     checked_bytes: int
     checked_records: int
     checked_segments: int
     damage: tuple[Damage, ...]
     seconds: float
+    lost: tuple[Damage, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was read is as it was written."""
+        """Whether everything that was read is as it was written, or as a repair left it."""
         return not self.damage
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "damage": [damage.to_json() for damage in self.damage], "ok": self.ok}
+        return {
+            **self._asdict(),
+            "damage": [damage.to_json() for damage in self.damage],
+            "lost": [damage.to_json() for damage in self.lost],
+            "ok": self.ok,
+        }
+
+
+class RepairStep(NamedTuple):
+    """One thing that a repair did, or would do: to what, and why; `topic` is None for the log itself."""
+
+    what: str
+    topic: str | None
+    partition: int | None
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class RepairReport(NamedTuple):
+    """What a repair did, or with `dry_run` would do; `lost` are the ranges that cannot be read any more.
+
+    `notes` say what follows from it, such as a group that loses cursors. `quarantine` lists the files that were put
+    aside.
+    """
+
+    steps: tuple[RepairStep, ...]
+    lost: tuple[Damage, ...]
+    notes: tuple[str, ...]
+    quarantine: tuple[str, ...]
+    dry_run: bool
+    seconds: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether there was nothing to do."""
+        return not self.steps
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self._asdict(),
+            "steps": [step.to_json() for step in self.steps],
+            "lost": [damage.to_json() for damage in self.lost],
+            "notes": list(self.notes),
+            "quarantine": list(self.quarantine),
+            "sound": self.sound,
+        }
+
+
+class Finding(NamedTuple):
+    """What the doctor found: how bad it is, what it is, why it matters, and the command to run next.
+
+    "error" is something that is wrong now, "warning" something that will be, "note" something to know. `code` names the
+    kind of finding and never changes.
+    """
+
+    severity: Severity
+    what: str
+    why: str
+    run: str
+    code: str = ""
+
+    @property
+    def damage(self) -> bool:
+        """Whether stored bytes are damaged; the codes of all such findings say so."""
+        return "damaged" in self.code
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
 
 
 class SegmentNote(NamedTuple):
@@ -211,6 +285,54 @@ class VacuumReport(NamedTuple):
             **self._asdict(),
             "removed": [note.to_json() for note in self.removed],
             "kept": [note.to_json() for note in self.kept],
+        }
+
+
+class BackupReport(NamedTuple):
+    """What a backup holds, and what of it was copied this time; `journal_held_ms` is how long commits had to wait.
+
+    Records are those of users' topics, namespaces included; offsets that a repair gave up as lost are counted as well.
+    `damage` is empty unless damage was allowed.
+    """
+
+    path: str
+    id: str
+    topics: int
+    partitions: int
+    namespaces: int
+    records: int
+    bytes: int
+    files: int
+    copied_bytes: int
+    copied_files: int
+    damage: tuple[Damage, ...]
+    journal_held_ms: float
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "damage": [damage.to_json() for damage in self.damage]}
+
+
+class RestoreReport(NamedTuple):
+    """What a restore has made: a log with a new id. `damage` is empty unless damage was allowed."""
+
+    path: str
+    id: str
+    topics: int
+    partitions: int
+    namespaces: int
+    records: int
+    bytes: int
+    files: int
+    made: datetime
+    damage: tuple[Damage, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self._asdict(),
+            "made": format_time(self.made),
+            "damage": [damage.to_json() for damage in self.damage],
         }
 
 

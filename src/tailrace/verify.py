@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace import names
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
-from tailrace.disk.frame import salt_chain
+from tailrace.disk.frame import Header, salt_chain
 from tailrace.disk.journal import SECTOR_BYTES, SECTORS, JournalFile, journal_numbers
+from tailrace.disk.reader import lost_reason
 from tailrace.disk.segment import (
     HEADER_BYTES,
     Index,
@@ -20,6 +21,7 @@ from tailrace.disk.segment import (
     segment_name,
     walk,
 )
+from tailrace.disk.tails import word_of
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.names import is_internal
 from tailrace.types import Damage, VerifyReport
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.engine import Engine
 
 READ_BYTES = 4 << 20
+LOOK_AGAIN_SECONDS = 0.02
 
 Progress = Callable[[int, int], None]
 
@@ -67,6 +70,7 @@ class _Verifier:
         self.done = self.total = 0
         self.records = self.segments = 0
         self.damage: list[Damage] = []
+        self.lost: list[Damage] = []
 
     def run(self, match: str) -> VerifyReport:
         began = self.files.monotonic()
@@ -77,15 +81,18 @@ class _Verifier:
             if match == "..." or (names.match(match, entry.name) and not is_internal(entry.name)):
                 for slot in entry.slots:
                     partition = self.store.locate(slot)
-                    if partition is not None and partition.end:
+                    if partition is not None:
                         todo += self._files(entry.name, partition)
         self.total = sum(file.size for file in todo)
         self._tell(0)
         for file in todo:
             self._check(file)
         self._check_journal()
+        self._check_words()
         seconds = self.files.monotonic() - began
-        return VerifyReport(self.done, self.records, self.segments, tuple(self.damage), seconds)
+        return VerifyReport(
+            self.done, self.records, self.segments, tuple(self.damage), seconds, tuple(self.lost)
+        )  # fmt: skip
 
     def _tell(self, count: int) -> None:
         self.done += count
@@ -110,6 +117,9 @@ class _Verifier:
             found = []
         bases = [base for name in found if (base := segment_base(name)) is not None and base < end]
         if not partition.alive:
+            if not self.store.is_dropped(partition.slot):
+                self._report(topic, partition, None, None, self.store.tails.path, word_of(partition.slot) * 8,
+                             "its slot in the tails was cleared: open the log for writing")  # fmt: skip
             return []
         files = []
         # Without any segment there is no pair, and everything up to the end is missing.
@@ -158,7 +168,7 @@ class _Verifier:
         stop = self._frames_stop(file, footer, header.salt, descriptor)
         index = Index(header.salt)
         source = _Source(self.files, descriptor, stop, self._tell)
-        undecodable = self._walk(file, source, index)
+        undecodable, lost = self._walk(file, source, index)
         source.finish()
         sealed = not file.newest or (
             file.state is not None and file.state.salt == header.salt and not file.state.active
@@ -169,6 +179,7 @@ class _Verifier:
             self._find_damage(file, index)
         else:
             self._count(file, index.records)
+            self.lost += lost
             for first, last, position, reason in undecodable:
                 self._report(file.topic, partition, first, last, file.path, position, reason)
             if footer is not None:
@@ -184,19 +195,28 @@ class _Verifier:
             return state.position
         return self.files.stat_open(descriptor).size
 
-    def _walk(self, file: _File, source: _Source, index: Index) -> list[tuple[int, int, int, str]]:
-        """Take in the frames that fit one after another; which of them hold nonsense."""
-        wrong = []
+    def _walk(self, file: _File, source: _Source, index: Index) -> tuple[list[tuple[int, int, int, str]], list[Damage]]:
+        """Take in the frames that fit one after another; which of them hold nonsense, and which stand for lost ones."""
+        wrong, lost = [], []
         for found in walk(source.read, HEADER_BYTES, 0, salt_chain(index.salt), source.stop, bodies=True):
             header = found.header
-            if not header.codec:
+            if header.lost:
+                lost.append(self._lost(file, header, found.body, found.position))
+            elif not header.codec:
                 try:
                     columns(header, found.body, 0)
                 except CodecError as error:
                     first = file.base + header.base
                     wrong.append((first, first + header.span - 1, found.position, str(error)))
             index.add_frame(header)
-        return wrong
+        return wrong, lost
+
+    def _lost(self, file: _File, header: Header, note: memoryview, position: int) -> Damage:
+        first = file.base + header.base
+        partition = None if file.topic is None else file.partition.index
+        return Damage(
+            file.topic, partition, first, first + header.span - 1, file.path, position, f"lost: {lost_reason(note)}"
+        )
 
     def _compare(self, file: _File, index: Index, footer: Index) -> None:
         """Hold the footer against the frames, and the segment against its neighbour."""
@@ -214,10 +234,13 @@ class _Verifier:
         try:
             while offset < stop:
                 try:
-                    for frame in reader.frames(offset, stop):
+                    for frame in reader.frames(offset, stop, lost=True):
                         offset = frame.offset + frame.header.span
                         self._count(file, frame.header.count)
-                        reader.columns(frame)
+                        if frame.header.lost:
+                            self.lost.append(self._lost(file, frame.header, frame.body, 0))
+                        else:
+                            reader.columns(frame)
                     if offset < stop:
                         self._report_file(file, offset, index.position, "records are missing")
                     return
@@ -232,6 +255,23 @@ class _Verifier:
                     return
         finally:
             reader.close()
+
+    # The tails.
+
+    def _check_words(self) -> None:
+        """Words that hide what their checksummed blocks say; a writer at work is between the two for a moment only."""
+        tails = self.store.tails
+        found = {slot for slot, _, _ in tails.mismatches(strict=False)}
+        if found:
+            self.files.sleep(LOOK_AGAIN_SECONDS)
+        for slot, state, _ in tails.mismatches(strict=False) if found else []:
+            partition = self.store.locate(slot)
+            if slot in found and partition is not None and partition.end < state.end:
+                catalog = self.engine.refresh()
+                owner = catalog.by_slot.get(slot)
+                topic = None if owner is None else catalog.by_id[owner[0]].name
+                place = word_of(slot) * 8
+                self._report(topic, partition, partition.end, state.end - 1, tails.path, place, "the tails hide them")
 
     # The journal.
 

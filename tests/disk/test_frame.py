@@ -251,7 +251,8 @@ def test_every_byte_of_a_header_counts() -> None:
             assert frame.read_header(data, 0) is None
 
 
-BEYOND = [1 << bit for bit in range(10, 16)]
+# Bit 11 is LOST, which stands alone.
+BEYOND = [1 << bit for bit in range(10, 16) if bit != 11]
 
 
 def resealed(**changes: int) -> bytes:

@@ -106,3 +106,21 @@ watch.close()
 """
     run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert run.stdout == "True True True\nTrue\n"
+
+
+def test_what_ended_a_wait_may_be_noted_later(watch: Watch, path: str) -> None:
+    files = Files()
+    fd = files.open(path, write=True)
+    assert not watch.clear()
+    files.write(fd, b"x", 0)
+    assert watch.wait(5, clear=False)
+    # Nothing is lost meanwhile: neither this event nor one that comes before it is noted.
+    assert watch.wait(5, clear=False)
+    files.write(fd, b"x", 0)
+    assert watch.clear()
+    assert not watch.clear()
+    assert not watch.wait(0.02)
+    files.write(fd, b"x", 0)
+    files.close(fd)
+    assert watch.wait(5)
+    assert not watch.clear()

@@ -35,6 +35,7 @@ MASKS = (0x01, 0xFF)
 # Another boot: no copy of this boot's pages has to be brought to the medium first, which takes the whole machine.
 BOOT_VARIABLE = "TAILRACE_BOOT_ID"
 VARIANTS = ("closed", "killed", "believed")
+SETTLED_US = 1_900_000_000_000_000
 HANG_SECONDS_MAX = 20.0
 
 Records = dict[int, tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]
@@ -270,7 +271,8 @@ class Sweep:
             os.environ[BOOT_VARIABLE] = "another boot"
         if variant == "believed":
             contents(self.original, "a")
-        self.wanted = contents(self._copied(), "a")
+        self.wanted: dict[Mode, dict[tuple[str, int], Records]] = {"r": contents(self._copied(), "a")}
+        self.wanted["a"] = contents(self._settled(), "a") if variant == "believed" else self.wanted["r"]
         self.places = [
             (str(path.relative_to(self.original)), position)
             for path in sorted(self.original.rglob("*"))
@@ -282,6 +284,18 @@ class Sweep:
         shutil.rmtree(self.copy, ignore_errors=True)
         shutil.copytree(self.original, self.copy)
         return self.copy
+
+    def _settled(self) -> Path:
+        """A copy that was opened before, so that its tails are taken at their word, with a journal of its own."""
+        path = self._copied()
+        before, log_module._tuning = log_module._tuning, lambda: TUNING
+        try:
+            with tailrace.open(path) as log, log.transaction() as transaction:
+                for topic in ("plain", "keyed"):
+                    transaction.append(topic, b"settled", key=b"k", timestamp=SETTLED_US)
+        finally:
+            log_module._tuning = before
+        return path
 
     def structural(self) -> list[tuple[str, int]]:
         """The bytes that say what the others mean: headers of files and frames, footers, blocks of slots in use."""
@@ -308,12 +322,13 @@ class Sweep:
 
     def _flip(self, name: str, position: int, mask: int, mode: Mode) -> None:
         # A reader writes nothing, so it may read the original as long as that is damaged; a writer recovers, on a copy.
-        path = self.original if mode == "r" else self._copied()
-        if self.variant == "believed" and mode == "a":
-            contents(path, "a")
+        if mode == "r":
+            path = self.original
+        else:
+            path = self._settled() if self.variant == "believed" else self._copied()
         folder = name.split("/")
         damaged = folder[1] if folder[0] == "topics" else ""
-        reading = Reading(path, mode, self.wanted, damaged)
+        reading = Reading(path, mode, self.wanted[mode], damaged)
         with _flipped(path / name, position, mask):
             signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS_MAX)
             try:

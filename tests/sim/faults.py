@@ -15,7 +15,7 @@ PASSIVE = frozenset({"read", "stat", "list", "open", "close", "free_bytes", "map
 # The system calls that can fail; a store into mapped memory cannot.
 FALLIBLE = frozenset(
     {
-        "read", "list", "open", "create", "write", "sync_data", "sync_directory", "rename", "remove_file",
+        "read", "list", "open", "create", "write", "sync_data", "sync_directory", "rename", "link", "remove_file",
         "remove_directory", "make_directory", "truncate", "reserve", "lock", "map", "watch",
     }
 )  # fmt: skip

@@ -122,9 +122,15 @@ class Events:
         self.seen = inode.modified
         self.woken = False
 
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout: float, *, clear: bool = True) -> bool:
         self.process.check_alive()
         happened = self.process.wait_until(self._ready, f"watches {self.path}", timeout)
+        if clear:
+            self.clear()
+        return happened
+
+    def clear(self) -> bool:
+        happened = self._ready()
         self.seen = self.inode.modified
         self.woken = False
         return happened

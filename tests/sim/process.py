@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from tailrace.disk.files import Files, Map, Stat
+from tailrace.disk.files import UNLOCK, Files, Map, Stat
 from tailrace.disk.watch import Watch
 from tests.sim.disk import Disk
 from tests.sim.faults import Deadlock, Fail, Killed
@@ -42,6 +42,9 @@ class Process(Files):
     """
 
     __slots__ = ("dead", "descriptors", "disk", "name", "number", "steps")
+
+    tells_always = False
+    reserve_ahead_bytes = 65_536
 
     def __init__(self, disk: Disk, name: str = "") -> None:
         self.disk = disk
@@ -170,6 +173,20 @@ class Process(Files):
         if fault is not None:
             self.disk.strike(fault, self)
 
+    def link(self, source: str, target: str) -> None:
+        fault = self.disk.step(self, "link", (source, target))
+        source_parent, source_name = self.disk.parent(source)
+        target_parent, target_name = self.disk.parent(target)
+        inode = source_parent.entries.get(source_name)
+        if inode is None:
+            _refuse(errno.ENOENT, source)
+        if target_name in target_parent.entries:
+            _refuse(errno.EEXIST, target)
+        self._need_room(target)
+        self.disk.link((target_parent, target_name, inode))
+        if fault is not None:
+            self.disk.strike(fault, self)
+
     def sync_directory(self, path: str) -> None:
         fault = self.disk.step(self, "sync_directory", (path,))
         directory = self._directory(path)
@@ -276,6 +293,13 @@ class Process(Files):
         if missing:
             _refuse(errno.ENOSPC, self.descriptors[fd].path)
 
+    def wake(self, fd: int, position: int) -> None:
+        file = self._file(fd)
+        fault = self.disk.step(self, "wake", (self.descriptors[fd].path, position))
+        file.modified += 1
+        if fault is not None:
+            self.disk.strike(fault, self)
+
     def sync_data(self, fd: int) -> None:
         file = self._file(fd)
         fault = self.disk.step(self, "sync_data", (self.descriptors[fd].path,))
@@ -325,6 +349,14 @@ class Process(Files):
         self.disk.step(self, "stat", (fd,))
         return _stat_of(self._open_file(fd).inode)
 
+    def forget_cache(self, fd: int) -> None:
+        file = self._file(fd)
+        fault = self.disk.step(self, "forget_cache", (self.descriptors[fd].path,))
+        if not file.mapped:
+            file.evict()
+        if fault is not None:
+            self.disk.strike(fault, self)
+
     def sync_everything(self) -> None:
         fault = self.disk.step(self, "sync_everything", ())
         self.disk.sync()
@@ -365,6 +397,12 @@ class Process(Files):
         if fault is not None:
             self.disk.strike(fault, self)
         return got
+
+    def flock(self, fd: int, operation: int) -> None:
+        if operation == UNLOCK:
+            self.unlock(fd)
+        elif not self.lock(fd):
+            raise BlockingIOError(errno.EAGAIN, "The lock is taken")
 
     def unlock(self, fd: int) -> None:
         fault = self.disk.step(self, "unlock", (self._open_file(fd).path,))

@@ -6,12 +6,14 @@ import errno
 
 import pytest
 
+from tailrace.disk.admin import Admin
 from tailrace.disk.partition import Partition
 from tailrace.disk.staging import Write
+from tailrace.disk.store import Store
 from tailrace.errors import CorruptionError, DiskFullError, StorageError, TopicNotFoundError
-from tests.sim import Fail, Interrupt, Kill, Killed, Process
+from tests.sim import Disk, Fail, Interrupt, Kill, Killed, Process
 from tests.sim.bench import BOTH, FIRST, Bench, killed
-from tests.sim.engine import BIG_BYTES, check, frames_of, open_store
+from tests.sim.engine import BIG_BYTES, TUNING, check, frames_of, open_store
 from tests.sim.invariants import held_locks
 from tests.sim.witness import compare, read_all
 
@@ -302,3 +304,31 @@ def test_space_that_is_missing_while_resolving():
     bench.disk.free = None
     bench.b.append(("t", 0))
     assert bench.cut() is None
+
+
+@pytest.mark.parametrize("kind", [Kill, Fail])
+@pytest.mark.parametrize(("path", "number"), [("/log", 1), ("/a/b/log", 1), ("/a/b/log", 2), ("/a/b/log", 3)])
+def test_an_end_before_the_name_of_a_log_is_synced(kind, path, number):
+    """I7: whoever goes on with a directory that another process made brings its name to the medium first."""
+    disk = Disk(1)
+    fault = kind(0)
+    made = []
+
+    def look(process: Process, done: str, detail: tuple[object, ...]) -> None:
+        if done == "make_directory":
+            made.append(detail)
+        elif done == "sync_directory" and len(made) == number and not fault.fired:
+            fault.at = disk.steps
+            disk.plan(fault)
+
+    disk.observer = look
+    with pytest.raises((Killed, StorageError)):
+        Store(Process(disk, "first"), path, "a", tuning=TUNING)
+    assert fault.fired
+    disk.observer = None
+    process = Process(disk, "second")
+    store = Store(process, path, "a", tuning=TUNING)
+    entry = Admin(store).create("t", {}, 1)
+    store.append(store.partition(entry.slots[0]), frames_of([b"kept"], process), 0.0)
+    again = Store(Process(disk.crash(None), "third"), path, "a", tuning=TUNING)
+    assert read_all(again)[entry.id, 0].records == {0: b"kept"}

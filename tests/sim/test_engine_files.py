@@ -137,7 +137,7 @@ def seals() -> Finding | None:
     def look(process: Process, kind: str, detail: tuple[object, ...]) -> None:
         bench.invariants(process, kind, detail)
         if not findings and any(".seg" in str(part) for part in detail):
-            finding = bench.cut(40)
+            finding = bench.cut(200)
             findings.extend([finding] if finding else [])
 
     bench.disk.observer = look

@@ -110,7 +110,7 @@ def test_slots_are_never_reused_and_incarnations_are_catalog_offsets():
     assert bench.cut() is None
 
 
-@pytest.mark.parametrize("damage", ["absent", "short", "words"])
+@pytest.mark.parametrize("damage", ["absent", "empty", "short", "words"])
 def test_the_tails_only_cache(damage):
     """Without the file, with a part of it, or with other words in it, recovery finds the same from the rest."""
     bench = Bench()
@@ -124,12 +124,12 @@ def test_the_tails_only_cache(damage):
     else:
         file = disk.file("/log/tails")
         descriptor = process.open("/log/tails", write=True)
-        if damage == "short":
-            process.truncate(descriptor, 100)
+        if damage in ("empty", "short"):
+            process.truncate(descriptor, 0 if damage == "empty" else 100)
         else:
             for slot in range(4):
                 process.write(descriptor, b"\xff" * 64, word_of(slot) * 8)
-        assert len(file.data)
+        assert bool(file.data) == (damage != "empty")
     store = open_store(Process(disk, "c"))
     assert compare(bench.witness, read_all(store), cut=True) is None
     entry = store.catalog.by_name["t"]

@@ -10,9 +10,11 @@ from random import Random
 import pytest
 
 from tailrace.disk import commit, reader, recovery
+from tailrace.disk.admin import Admin
 from tailrace.disk.commit import Committer
 from tailrace.disk.journal import JournalFile
 from tailrace.disk.partition import Partition
+from tailrace.disk.repair.slots import Slots
 from tailrace.disk.segment import walk
 from tailrace.disk.tails import DIRTY
 from tailrace.errors import DurabilityError, TopicNotFoundError
@@ -21,6 +23,7 @@ from tests.sim.bench import BOTH, FIRST, Bench, killed
 from tests.sim.engine import Writer, check, frames_of
 from tests.sim.faults import Fault
 from tests.sim.mutation import mutate, mutated
+from tests.sim.repairs import mend
 from tests.sim.witness import Finding
 
 
@@ -64,7 +67,7 @@ def test_kill_between_journal_sync_and_segment_write():
 
 
 def test_kill_between_journal_sync_and_segment_write_without_pending(monkeypatch):
-    mutate(monkeypatch, Partition, "enter", "if words[word + PENDING] and not resolving:", "if False:")
+    mutate(monkeypatch, Partition, "enter", "if words[pending] and not resolving:", "if False:")
     finding = dead_commit().cut()
     assert finding is not None
     assert finding.lost
@@ -228,7 +231,7 @@ def test_mixed_durability():
 
 
 def test_mixed_durability_without_the_lock(monkeypatch):
-    sync = "self.files.sync_data(self.descriptor)"
+    sync = "files.sync_data(self.descriptor)"
     mutate(monkeypatch, Partition, "sync", sync, f"self.leave(); {sync}; self.lock.acquire()")
     problems = [problem for seed in range(12) for problem in mixed_durability(seed)]
     assert any("lost" in problem or "found at" in problem or "fell" in problem for problem in problems)
@@ -256,7 +259,7 @@ def test_topic_dropped_and_made_again():
 
 
 def test_topic_dropped_and_made_again_without_incarnations(monkeypatch):
-    mutate(monkeypatch, Partition, "enter", "if words[word + INCARNATION] != self.incarnation:", "if False:")
+    mutate(monkeypatch, Partition, "enter", "if words[incarnation] != self.incarnation:", "if False:")
     finding = stale_writer().cut()
     assert finding is not None
     assert finding.lost
@@ -284,3 +287,96 @@ def test_a_large_part_is_adopted(small):
     bench.a.transact(BOTH, size=900)
     assert sum(path.endswith(".seg") for path in bench.disk.files() if "/topics/" in path) == 4
     assert bench.cut() is None
+
+
+def half_dropped(when: str) -> Finding | None:
+    """A process dies in a drop: its record is in the catalog's file and was never published. Then others append."""
+    bench = Bench()
+    bench.strike(Kill(0, when=when), *(("write", "/catalog/") if when == "after" else ("sync_data", "/catalog/")))
+    killed(lambda: bench.a.drop("t"))
+    bench.calm()
+    # The drop was not acknowledged, and from here on it must not happen: what is appended now is.
+    bench.witness.dropping.clear()
+    bench.b.append(("t", 0))
+    bench.b.append(("t", 1))
+    finding = bench.cut(200)
+    if finding is None:
+        bench.b.transact(BOTH)
+        finding = bench.cut(200)
+    return finding
+
+
+def dead_drop_and_repair() -> Finding | None:
+    bench = Bench()
+    bench.strike(Kill(0, when="after"), "write", "/catalog/")
+    killed(lambda: bench.a.drop("t"))
+    bench.calm()
+    bench.b.process.kill()
+    # A repair is alone, and stores the words of a slot in an order of its own.
+    bench.disk.observer = None
+    mend(bench.disk)
+    bench.calm()
+    bench.witness.dropping.clear()
+    writer = bench.writer("c")
+    writer.append(("t", 0))
+    return bench.cut(200)
+
+
+def test_a_repair_behind_a_dead_drop():
+    """I7: a repair clears the marks of a dead drop, and what it left in the catalog with them."""
+    assert dead_drop_and_repair() is None
+
+
+def test_a_repair_that_only_clears_the_marks(monkeypatch):
+    mutate(monkeypatch, Slots, "neutralise_drop", "files.write(descriptor", "(lambda *_: None)(descriptor")
+    assert dead_drop_and_repair() is not None
+
+
+def test_a_repair_that_does_not_sync_what_it_overwrote(monkeypatch):
+    mutate(monkeypatch, Slots, "neutralise_drop", "files.sync_data(descriptor)", "pass")
+    assert dead_drop_and_repair() is not None
+
+
+@pytest.mark.parametrize("when", ["after", "before"])
+def test_a_dead_drop_takes_no_later_records_along(when):
+    """I7: what a dead drop wrote is overwritten before anything is acknowledged in its topic."""
+    assert half_dropped(when) is None
+
+
+@pytest.mark.parametrize("when", ["after", "before"])
+def test_a_dead_drop_that_nobody_overwrites(monkeypatch, when):
+    mutate(monkeypatch, Committer, "_settle_drop", "catalog.neutralise()", "pass")
+    assert half_dropped(when) is not None
+
+
+def test_a_dead_drop_without_marks(monkeypatch):
+    mutate(monkeypatch, Admin, "drop", "words[partition.word + PENDING] = DROPPING", "pass")
+    assert half_dropped("after") is not None
+
+
+def test_a_drop_whose_record_was_published_goes_on():
+    """Killed at every store of a drop: it happened, or it never will, and either way appends are told the truth."""
+    seen = set()
+    for number in range(1, 60):
+        bench = Bench()
+        bench.strike(Kill(0), "store", "/tails", number)
+        try:
+            bench.a.drop("t")
+        except Killed:
+            bench.calm()
+        else:
+            break
+        try:
+            bench.b.append(("t", 0))
+            # A writer that knows of the drop makes the topic anew.
+            kept = bench.b.entry("t").id == 1
+        except TopicNotFoundError:
+            kept = False
+        if kept:
+            bench.witness.dropping.clear()
+        else:
+            bench.witness.dropped.add(1)
+        seen.add(kept)
+        finding = bench.cut(20)
+        assert finding is None, (number, finding)
+    assert seen == {True, False}

@@ -11,7 +11,18 @@ from tailrace.disk.frame import prepare
 from tailrace.disk.partition import frames_size
 from tailrace.disk.recovery import remove_tree
 from tailrace.disk.segment import HEADER_BYTES
-from tailrace.disk.tails import DIRTY, END, FAILED, INCARNATION, PENDING, SAFE, SLOTS_WORD, UNRESOLVED_WORD, word_of
+from tailrace.disk.tails import (
+    DIRTY,
+    DROPPING,
+    END,
+    FAILED,
+    INCARNATION,
+    PENDING,
+    SAFE,
+    SLOTS_WORD,
+    UNRESOLVED_WORD,
+    word_of,
+)
 from tailrace.errors import (
     CorruptionError,
     DiskFullError,
@@ -189,27 +200,38 @@ class Admin:
         return removed
 
     def drop(self, topic_id: int) -> None:
-        """Forget a topic: the record first, then its slots, then its files."""
+        """Forget a topic: no more appends, then the record, then its slots, then its files.
+
+        A record that is written and never published is found by the next recovery all the same. So nothing may be
+        acknowledged in between: whoever meets the marks makes sure that the record is gone, or that the topic is.
+        """
 
         def change() -> None:
             store = self.store
             entry = self._alive(topic_id)
             partitions = [store.partition(slot) for slot in entry.slots]
-            self._record({"op": "drop", "id": topic_id})
             words = store.tails.words
+            words[UNRESOLVED_WORD] = DROPPING
             for partition in partitions:
                 try:
                     partition.lock.acquire()
-                    words[partition.word + INCARNATION] = 0
-                    words[partition.word + DIRTY] = 0
-                    words[partition.word + SAFE] = words[partition.word + END]
-                    words[partition.word + FAILED] = 0
+                    words[partition.word + DIRTY] = words[partition.word + DIRTY] or 1
+                    words[partition.word + PENDING] = DROPPING
                     partition.end_writing()
                 finally:
                     partition.abandon()
+            self._record({"op": "drop", "id": topic_id})
+            for partition in partitions:
+                word = partition.word
+                words[word + INCARNATION] = 0
+                words[word + PENDING] = 0
+                words[word + DIRTY] = 0
+                words[word + SAFE] = words[word + END]
+                words[word + FAILED] = 0
                 store.partitions.pop(partition.slot, None)
                 store.opened.pop(partition.slot, None)
                 store.indexes.active.pop(partition.path, None)
+            words[UNRESOLVED_WORD] = 0
             path = f"{store.path}/{entry.directory}"
             if store.files.stat(path) is not None:
                 remove_tree(store.files, path)
@@ -293,7 +315,7 @@ class Admin:
                 raise CorruptionError(
                     "A directory holds records of a topic that the catalog does not know",
                     path=path,
-                    hint="Nothing was changed; the catalog may have lost records: restore it from a copy of this log.",
+                    hint="Nothing was changed, but the catalog may have lost records; run: tailrace repair",
                 )
         remove_tree(files, path)
 
@@ -344,7 +366,7 @@ class Admin:
             partition.expect(store.catalog.offset)
             if snapshot:
                 partition.seal()
-            partition.write(frames, frames_size(frames), True)
+            partition.write(frames, frames_size(frames), True, self.store.files.now_us())
             partition.keep_ahead(CATALOG_AHEAD_BYTES)
 
         store.inside(partition, write)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tailrace.errors import CorruptionError
-from tailrace.limits import DURATION_SECONDS_MAX, SEGMENT_AGE_SECONDS_DEFAULT, SEGMENT_BYTES_DEFAULT
+from tailrace.limits import (
+    DURATION_SECONDS_MAX,
+    SEGMENT_AGE_SECONDS_DEFAULT,
+    SEGMENT_BYTES_DEFAULT,
+    SEGMENT_BYTES_MAX,
+    SLOTS_MAX,
+    TOPIC_ID_MAX,
+)
 from tailrace.names import topic_directory
 
 CATALOG_SLOT = 0
@@ -71,16 +78,31 @@ class Catalog:
         # Topic id and partition of every slot.
         self.by_slot: dict[int, tuple[int, int]] = {}
 
-    def apply(self, offset: int, value: bytes) -> None:
-        """Take in one record; records come in order, and a snapshot may come first."""
+    def apply_all(self, offset: int, values: Sequence[bytes | None]) -> None:
+        """Take in records that follow one another; as one JSON text they are read in less than half the time."""
+        stored = [value or b"" for value in values]
         try:
-            record = json.loads(value)
+            records = json.loads(b"[%b]" % b",".join(stored))
+        except (ValueError, RecursionError):
+            records = []
+        if len(records) != len(stored):
+            # One of them is wrong, and is to be named.
+            records = [None] * len(stored)
+        for value, record in zip(stored, records, strict=True):
+            self.apply(offset, value, record)
+            offset += 1
+
+    def apply(self, offset: int, value: bytes, record: Any = None) -> None:
+        """Take in one record; records come in order, and a snapshot may come first. `record` is the value as parsed."""
+        try:
+            if record is None:
+                record = json.loads(value)
             if record["op"] == "snapshot":
                 self._restore(record)
                 self.snapshot_bytes = len(value)
             else:
                 self._apply(offset, record)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise CorruptionError("A catalog record cannot be understood", first=offset, last=offset) from error
         self.offset = offset + 1
 
@@ -113,12 +135,16 @@ class Catalog:
         self.next_slot = record["next_slot"]
 
     def _put(self, entry: TopicEntry) -> None:
-        known = len(self.by_id[entry.id].slots) if entry.id in self.by_id else 0
-        self.by_id[entry.id] = entry
-        self.by_name[entry.name] = entry
-        for index in range(known, len(entry.slots)):
-            self.by_slot[entry.slots[index]] = (entry.id, index)
-            self.next_slot = max(self.next_slot, entry.slots[index] + 1)
+        _check(entry)
+        id_, name, _, slots, _ = entry
+        before = self.by_id.get(id_)
+        self.by_id[id_] = entry
+        self.by_name[name] = entry
+        for index in range(0 if before is None else len(before.slots), len(slots)):
+            slot = slots[index]
+            self.by_slot[slot] = (id_, index)
+            if slot >= self.next_slot:
+                self.next_slot = slot + 1
 
     def _forget(self, entry: TopicEntry) -> None:
         del self.by_id[entry.id]
@@ -170,11 +196,32 @@ class Catalog:
         return encode({"op": "snapshot", "topics": topics, "next_slot": self.next_slot})
 
 
+_INTEGERS = {int}
+
+
+def _check(entry: TopicEntry) -> None:
+    """Refuse what nobody wrote, before it is used as an index, a size or a part of a path."""
+    topic_id, name, settings, slots, trims = entry
+    if type(name) is not str or type(settings) is not dict or {*map(type, (topic_id, *slots))} != _INTEGERS:
+        raise ValueError(name)
+    if not (0 < topic_id <= TOPIC_ID_MAX and slots and min(slots) > CATALOG_SLOT and max(slots) < SLOTS_MAX):
+        raise ValueError(slots)
+    if trims and ({*map(type, (*trims, *trims.values()))} != _INTEGERS or min(*trims, *trims.values()) < 0):
+        raise ValueError(trims)
+    # As numbers, where they are given: others are looked at by whoever uses them.
+    if settings and not (
+        0 < entry.segment_bytes <= SEGMENT_BYTES_MAX
+        and 0 < entry.segment_age <= DURATION_SECONDS_MAX
+        and int(settings.get("max_record_bytes", 1)) > 0
+    ):
+        raise ValueError(settings)
+
+
 def is_snapshot(value: bytes) -> bool:
     """Whether a record stands for all records before it, so that a catalog may begin with it."""
     try:
         record = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(record, dict) and record.get("op") == "snapshot"
 

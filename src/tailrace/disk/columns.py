@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.codec import CodecError, decompress
@@ -18,6 +20,7 @@ from tailrace.disk.frame import (
     VALUE_NULLS,
     Header,
 )
+from tailrace.limits import FRAME_RECORDS_MAX
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,6 +43,7 @@ class Columns:
         "value_blob",
         "value_offsets",
         "value_valid",
+        "weight",
     )
 
     count: int
@@ -60,6 +64,8 @@ class Columns:
     value_offsets: memoryview[int]
     value_blob: memoryview
     value_valid: memoryview | None
+    # The bytes of all values and keys, nearly: by them a reader knows how much it holds.
+    weight: int
 
     @property
     def first_offset(self) -> int:
@@ -104,6 +110,10 @@ class Columns:
             return None
         ends = self.value_offsets
         return bytes(self.value_blob[ends[index] : ends[index + 1]])
+
+    def row(self, index: int) -> tuple[int, int, bytes | None, bytes | None, bytes]:
+        """Offset, time, key, value and headers of one record."""
+        return self.offset(index), self.time(index), self.key(index), self.value(index), self.headers(index)
 
     def headers(self, index: int) -> bytes:
         ends = self.header_offsets
@@ -152,6 +162,12 @@ class Part(NamedTuple):
     stop: int
 
 
+class Newest(Part):
+    """A part behind which nothing was published when it was read: a follower hands it out before it looks again."""
+
+    __slots__ = ()
+
+
 def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
     """View a body whose CRC was checked; base_offset is the frame's first offset in the partition.
 
@@ -194,8 +210,9 @@ def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
         made.value_offsets = ends = view[position : position + 4 * count + 4].cast("i")
         position = position + 4 * count + 11 & ~7
         made.value_blob = view[position:]
-        if ends[0] or ends[count] != length - position:
+        if ends[0] or ends[count] != length - position or (count > 1 and not _rising(ends, count)):
             raise CodecError("A column's lengths do not add up to its bytes.")
+        made.weight = made.value_blob.nbytes + made.key_blob.nbytes
     except (TypeError, IndexError):
         # A slice beyond the end is short: casting it fails, or its last element is missing.
         raise CodecError("A body ends within a column.") from None
@@ -205,14 +222,58 @@ def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
 _EMPTY = memoryview(b"")
 
 
+def blob_column(
+    items: Sequence[bytes | None] | None,
+) -> tuple[memoryview[int] | None, memoryview, memoryview | None]:
+    """Offsets, bytes and validity of a column made of its items; None for one that says nothing."""
+    if items is None:
+        return None, _EMPTY, None
+    valid = None
+    if None in items:
+        bits = "".join(["0" if item is None else "1" for item in reversed(items)])
+        valid = memoryview(int(bits, 2).to_bytes(len(bits) + 7 >> 3, "little"))
+    stored = [item or b"" for item in items]
+    ends = memoryview(array("i", accumulate(map(len, stored), initial=0)))
+    return ends, memoryview(b"".join(stored)), valid
+
+
 def _blob_column(view: memoryview, position: int, count: int) -> tuple[memoryview[int], memoryview, int]:
     """Offsets, blob and the position after them."""
     ends = view[position : position + 4 * count + 4].cast("i")
     start = position + 4 * count + 11 & ~7
     stop = start + ends[count]
-    if ends[0] or not start <= stop <= view.nbytes:
+    if ends[0] or not start <= stop <= view.nbytes or (count > 1 and not _rising(ends, count)):
         raise CodecError("A column's lengths do not add up to its bytes.")
     return ends, view[start:stop], stop + 7 & ~7
+
+
+# Beyond so many the offsets of items of one length are not kept for comparison.
+EVEN_RECORDS_MAX = 4_096
+# The highest bit of every 32-bit number, of as many as a frame can have.
+_SIGNS = int.from_bytes(b"\0\0\0\x80" * (FRAME_RECORDS_MAX + 1), "little")
+
+
+@lru_cache(maxsize=32)
+def _even(count: int, step: int) -> bytes:
+    """The offsets of a column whose items are all of one length, as fixed records and keys often are."""
+    return array("i", [step * number for number in range(count + 1)]).tobytes()
+
+
+def _rising(ends: memoryview[int], count: int) -> bool:
+    """Whether none of count + 1 numbers is negative or smaller than the one before it.
+
+    All at once, as one large number: each is taken from its neighbour with the highest bit set, which stays set unless
+    the neighbour was smaller. Arrow reads wherever offsets lead, and slices that overlap would be more than the body.
+    """
+    step, rest = divmod(ends[count], count)
+    if not rest and step >= 0 and count <= EVEN_RECORDS_MAX and ends.tobytes() == _even(count, step):
+        return True
+    numbers = int.from_bytes(ends, "little")
+    signs = _SIGNS >> 32 * (FRAME_RECORDS_MAX - count)
+    if numbers & signs:
+        return False
+    pairs = signs >> 32
+    return ((numbers >> 32 | signs) - numbers) & pairs == pairs
 
 
 def _slices(offsets: memoryview[int], blob: memoryview, first: int, stop: int) -> list[bytes]:

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.frame import place
 from tailrace.disk.generations import Generations
 from tailrace.disk.home import Home, is_untyped, storage_error
@@ -24,10 +25,14 @@ from tailrace.disk.segment import segment_name
 from tailrace.disk.staging import Write, stage
 from tailrace.disk.tails import (
     DIRTY,
+    DROPPING,
+    END,
     FAILED,
     HAS_SEGMENT,
+    INCARNATION,
     LOG_FAILED_WORD,
     PENDING,
+    SAFE,
     SEALED,
     SLOTS_WORD,
     UNRESOLVED_WORD,
@@ -59,10 +64,13 @@ class Committer:
     Lock order: the journal first, then partitions. Nobody waits for the journal lock while holding a partition.
     """
 
-    def __init__(self, home: Home, locate: Callable[[int], Partition | None]) -> None:
+    def __init__(
+        self, home: Home, locate: Callable[[int], Partition | None], is_dropped: Callable[[int], bool]
+    ) -> None:
         self.home = home
         self.files: Files = home.files
         self.locate = locate
+        self.is_dropped = is_dropped
         self.lock = DirectoryLock(home, f"{home.path}/journal")
         self.journal = Generations(home)
         # The entry this process synced last: it needs no second copy to be believed.
@@ -125,6 +133,7 @@ class Committer:
         except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
             error = problem
         # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
+        self.home.leaving[self.lock] = self
         while True:
             try:
                 self.abandon()
@@ -169,6 +178,8 @@ class Committer:
         inline_max = min(INLINE_BYTES_MAX, (self.home.tuning.journal_bytes - ENTRIES_AT) // 2)
         staged = []
         sizes = [0 if write.staged else frames_size(write.frames) for write in writes]
+        if sum(sizes) < min(ADOPT_BYTES_MIN, inline_max - len(writes) * 128):
+            return list(writes)
         for write, size in zip(writes, sizes, strict=True):
             staged.append(
                 write._replace(staged=stage(write.partition, write.frames)) if size >= ADOPT_BYTES_MIN else write
@@ -204,10 +215,7 @@ class Committer:
         parts = [part for part, _ in planned]
         for write, part in zip(writes, parts, strict=True):
             if part.kind == WRITE:
-                try:
-                    self.files.reserve(write.partition.descriptor, part.position, len(part.data))
-                except OSError as error:
-                    raise storage_error(error, "reserving space for a commit", write.partition.path) from error
+                write.partition.reserve(len(part.data))
         self._journal(file, writes, parts)
         pending, failed = self._apply(
             [(write.partition, part, state) for write, (part, state) in zip(writes, planned, strict=True)]
@@ -260,25 +268,13 @@ class Committer:
             )
             return part, after
         placed = place(write.frames, state.end - state.base, state.chain)
-        after = state._replace(
-            end=state.end + placed.span,
-            position=state.position + placed.size,
-            chain=placed.chain,
-            last=state.position + placed.last,
-        )
+        end, base, position, _, flags, salt, synced, synced_chain, _, safe, start = state
+        end, last, chain = end + placed.span, position + placed.last, placed.chain
         data = b"".join(placed.buffers)
-        part = Part(
-            WRITE,
-            partition.slot,
-            partition.incarnation,
-            state.base,
-            state.salt,
-            state.position,
-            after.end,
-            after.chain,
-            after.last,
-            data,
-        )
+        part = Part(WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data)
+        after = State(
+            end, base, position + placed.size, chain, flags, salt, synced, synced_chain, last, safe, start
+        )  # fmt: skip
         return part, after
 
     def _journal(self, file: JournalFile, writes: Sequence[Write], parts: Sequence[Part]) -> None:
@@ -384,7 +380,11 @@ class Committer:
         words = self.home.tails.words
         self.home.check_writable()
         lsn = words[UNRESOLVED_WORD]
-        slots = [slot for slot, mark in enumerate(self.home.tails.column(PENDING, words[SLOTS_WORD])) if mark]
+        marks = self.home.tails.column(PENDING, words[SLOTS_WORD])
+        dropping = [slot for slot, mark in enumerate(marks) if mark == DROPPING]
+        if dropping:
+            self._settle_drop(dropping)
+        slots = [slot for slot, mark in enumerate(marks) if mark and mark != DROPPING]
         if slots:
             entry = self.journal.find(lsn)
             partitions = {}
@@ -402,6 +402,34 @@ class Committer:
         if not any(self.home.tails.column(PENDING, words[SLOTS_WORD])):
             words[UNRESOLVED_WORD] = 0
 
+    def _settle_drop(self, slots: Sequence[int]) -> None:
+        """Decide what a dead drop left: it happened if its record was published, and never will otherwise."""
+        words = self.home.tails.words
+        catalog = self.locate(CATALOG_SLOT)
+        assert catalog is not None
+        # Where nobody can tell what the catalog holds, its topic takes no appends until a recovery or a repair knows.
+        failed = catalog.failed
+        if not failed:
+            self._enter(catalog)
+            try:
+                catalog.neutralise()
+                catalog.leave()
+            except DurabilityError:
+                failed = True
+                catalog.abandon()
+            self.entered.remove(catalog)
+        for slot in slots:
+            word = word_of(slot)
+            dropped = not failed and self.is_dropped(slot)
+            if failed:
+                words[word + FAILED] = UNSYNCABLE
+            elif dropped:
+                words[word + INCARNATION] = 0
+            words[word + PENDING] = 0
+            if dropped:
+                words[word + DIRTY] = 0
+                words[word + SAFE] = words[word + END]
+
     def _enter_pending(self, slot: int) -> Partition | None:
         """Lock one participant of a dead commit; one that is damaged is marked failed and left out."""
         partition = self.locate(slot)
@@ -414,8 +442,8 @@ class Committer:
         except CorruptionError:
             # `dirty` stays and pins the journal file: repairing needs its bytes.
             self.home.tails.words[partition.word + PENDING] = 0
-            self.entered.remove(partition)
             partition.abandon()
+            self.entered.remove(partition)
             return None
         return partition
 
@@ -508,8 +536,8 @@ class Committer:
         try:
             partition.settle()
         except DurabilityError:
-            self.entered.remove(partition)
             partition.abandon()
+            self.entered.remove(partition)
             return False
         partition.leave()
         self.entered.remove(partition)

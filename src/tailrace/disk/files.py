@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if sys.platform == "win32":
     from tailrace.errors import OpenError
 
-    raise OpenError("Tailrace needs Linux or macOS: Windows is not supported yet.")
+    raise OpenError(
+        "Tailrace needs Linux or macOS: Windows is not supported yet.",
+        hint="Nothing was opened; run it in the Windows Subsystem for Linux.",
+    )
 
 import fcntl
 
@@ -40,6 +43,7 @@ _flock = fcntl.flock
 _time_ns = time.time_ns
 _EXCLUSIVE, _SHARED, _UNLOCK = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN
 _EXCLUSIVE_NOW, _SHARED_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB
+LOCK_NOW, UNLOCK = _EXCLUSIVE_NOW, _UNLOCK
 _PLAIN = (bytes, bytearray)
 
 
@@ -80,11 +84,17 @@ class Files:
 
     __slots__ = ()
 
+    # Whether every publish raises a file event, even when nobody waits for one: so do files that count publishes.
+    tells_always = False
+    # How much more than needed is reserved at once; nothing where every reservation is to be seen.
+    reserve_ahead_bytes = 65_536
     process_id = staticmethod(os.getpid)
     monotonic = staticmethod(time.monotonic)
     random_bytes = staticmethod(os.urandom)
     close = staticmethod(os.close)
     truncate = staticmethod(os.ftruncate)
+    # With LOCK_NOW or UNLOCK; BlockingIOError when another has the lock. The short way of `lock` and `unlock`.
+    flock = staticmethod(fcntl.flock)
     sync_everything = staticmethod(os.sync)
 
     def host_name(self) -> str:
@@ -138,6 +148,10 @@ class Files:
     def rename(self, source: str, target: str) -> None:
         """Give `source` the name `target`, in place of what had it: at no moment is neither there."""
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file `source` a second name on the same file system; it stays until both are removed."""
+        os.link(source, target)
 
     def sync_directory(self, path: str) -> None:
         """Bring the names in `path` to the medium."""
@@ -247,6 +261,16 @@ class Files:
             if count:
                 os.posix_fallocate(fd, position, count)
 
+    def wake(self, fd: int, position: int) -> None:
+        """Raise a file event for every Watch on the open file: a store into a mapping raises none."""
+        _raise_event(fd, position)
+
+    def forget_cache(self, fd: int) -> None:
+        """Let the page cache go of what it has of a file and is on the medium, so that reading shows the medium."""
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is not None:
+            advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def lock(self, fd: int, *, shared: bool = False, timeout: float = 0.0) -> bool:
         """flock the open file of `fd`, exclusively unless `shared`; False when it was not to be had in `timeout`.
 
@@ -312,6 +336,10 @@ def _memory(fd: int, size: int, protection: int) -> mmap.mmap:
 
 
 if sys.platform == "darwin":
+
+    def _raise_event(fd: int, position: int) -> None:
+        _pwrite(fd, b"\0", position)
+
     _PREALLOCATE, _ALLOCATE_ALL, _FROM_END_OF_FILE = 42, 4, 3
 
     def _sync_names(fd: int) -> None:
@@ -329,6 +357,11 @@ if sys.platform == "darwin":
         return value.value.decode("ascii")
 
 else:
+
+    def _raise_event(fd: int, position: int) -> None:
+        # A read is an event like a write, at a third of the price: it takes no part in the file system's journal.
+        _pread(fd, 1, position)
+
     _sync_names = os.fsync
 
     def _boot_session() -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import add
 from struct import Struct, pack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.disk import codec as codecs
 from tailrace.errors import LimitError, VersionError
-from tailrace.limits import FRAME_BODY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_RECORDS_MAX
+from tailrace.limits import FRAME_BODY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_RECORDS_MAX, LOST_BYTES_MAX
 
 try:
     from fastcrc.crc32 import iscsi as fastest_crc32c
@@ -47,6 +47,8 @@ TIMES_MASK = 3 << 5
 TIMES_DELTA = 1 << 5
 TIMES_FULL = 2 << 5
 GAPS = 1 << 9
+# A placeholder: it holds no records, and stands for as many offsets as its span says. No other flag goes with it.
+LOST = 1 << 11
 KNOWN_FLAGS = MORE | KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | TIMES_MASK | GAPS
 
 PADDING = tuple(bytes(count) for count in range(8))
@@ -80,6 +82,11 @@ class Prepared(NamedTuple):
     def size(self) -> int:
         """Bytes the frame takes in a segment."""
         return HEADER_BYTES + len(self.body) + 7 & ~7
+
+
+# Bound once, and made without the checks of their own constructor: a frame of one record is built for every append.
+_pack_checked, _pack_crc, _pack_pair = _CHECKED.pack, _CRC.pack, _PAIR.pack
+_prepared: Callable[[type[Prepared], tuple[Any, ...]], Prepared] = tuple.__new__
 
 
 class Placed(NamedTuple):
@@ -123,18 +130,22 @@ class Header(NamedTuple):
         """Whether the next frame belongs to the same write."""
         return bool(self.flags & MORE)
 
+    @property
+    def lost(self) -> bool:
+        """Whether this is a placeholder for records that were lost, which a repair left."""
+        return self.flags == LOST
+
 
 def prepare_one(value: bytes | None, key: bytes | None, headers: bytes, time: int, codec: int = 0) -> Prepared:
     """Build the frame of a single record."""
     if value is not None and key is None and not headers:
         flags = 0
-        body = _PAIR.pack(0, len(value)) + value
+        body = _pack_pair(0, len(value)) + value
     else:
         flags, body = _body_of_one(value, key, headers)
     if codec or len(body) > FRAME_BODY_BYTES_MAX:
         return _seal(flags, 1, body, time, time, codec)
-    length = len(body)
-    return Prepared(0, flags, 1, body, length, crc32c(body), 1, time, time)
+    return _prepared(Prepared, (0, flags, 1, body, len(body), crc32c(body), 1, time, time, 0, 0, 0, 0))
 
 
 def prepare(
@@ -207,12 +218,12 @@ def place_one(frame: Prepared, base: int, chain: int) -> tuple[bytes, int]:
     """The whole padded frame in one piece, and the chain after it."""
     codec, flags, count, body, raw_length, body_crc, span, low, high, key_id, producer, epoch, sequence = frame
     length = len(body)
-    head = _CHECKED.pack(
+    head = _pack_checked(
         MAGIC, VERSION, codec, flags, count, length, raw_length, body_crc, base, span, key_id, low, high,
         producer, epoch, 0, sequence, chain,
     )  # fmt: skip
     crc = crc32c(head)
-    return b"".join((head, _CRC.pack(crc), body, PADDING[-length & 7])), crc
+    return b"".join((head, _pack_crc(crc), body, PADDING[-length & 7])), crc
 
 
 def read_header(buffer: ReadableBuffer, position: int = 0) -> Header | None:
@@ -230,6 +241,13 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> Header | None:
     if magic != MAGIC or crc != crc32c(view[position : position + _CHECKED_BYTES]):
         return None
     if version != VERSION or flags & ~KNOWN_FLAGS or flags & TIMES_MASK == TIMES_MASK or codec not in codecs.KNOWN:
+        if (version, codec, flags) == (VERSION, 0, LOST):
+            if count or not span or body_length != raw_length or raw_length > LOST_BYTES_MAX or low > high:
+                return None
+            return Header(
+                codec, flags, count, body_length, raw_length, body_crc, base, span, key_id, low, high,
+                producer, epoch, sequence, chain, crc,
+            )  # fmt: skip
         raise VersionError(
             f"The frame at position {position} has version {version}, codec {codec} and flags {flags:#06x}, "
             "which this version of Tailrace does not know."
@@ -247,6 +265,11 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> Header | None:
         codec, flags, count, body_length, raw_length, body_crc, base, span, key_id, low, high,
         producer, epoch, sequence, chain, crc,
     )  # fmt: skip
+
+
+def prepare_lost(span: int, note: bytes, low: int, high: int) -> Prepared:
+    """Build a placeholder for so many offsets; the note says why, and the times are those of its neighbours."""
+    return Prepared(codecs.NONE, LOST, 0, note, len(note), crc32c(note), span, low, high)
 
 
 def body_fits(buffer: ReadableBuffer, position: int, header: Header) -> bool:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.limits import STATS_PAGES_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map
+
+Noted = TypeVar("Noted")
 
 MAGIC = b"TRSTATS1"
 VERSION = 1
@@ -39,6 +43,8 @@ OWNED_US_MAX = 60_000_000
 RATE_US = 16_000_000
 LOCK_SECONDS_MAX = 1.0
 ATTEMPTS_MAX = 8
+# So many appends are counted at once: their notes take less than a MiB.
+HEARD_MAX = 4_096
 
 # A duration is counted in quarters of a microsecond, plus one microsecond: so the shortest has three bits, the three
 # highest bits choose among four buckets an octave, and no special case is left for zero.
@@ -97,8 +103,8 @@ class Gauges:
     exists at which a kill could lose a page's totals or count them twice.
     """
 
-    __slots__ = ("_beaten_us", "_beating", "_counts", "_descriptor", "_files", "_identity", "_map", "_mutex", "_page",
-                 "_path", "_token")  # fmt: skip
+    __slots__ = ("_beaten_us", "_beating", "_counts", "_descriptor", "_files", "_heard", "_heard_syncs", "_identity",
+                 "_map", "_mutex", "_page", "_path", "_token")  # fmt: skip
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -111,10 +117,12 @@ class Gauges:
         self._start()
 
     def _start(self) -> None:
-        # One list under one mutex, not the mapped words and not a list for each thread: with the mutex an append costs
-        # 0.45 us on a list and 0.6 us on words, where a lost page could also be written to. A list for each thread
-        # saves 0.15 us more, and has to find out when threads end.
+        # One list under one mutex, not the mapped words, where a lost page could be written to, and not a list for each
+        # thread, which has to find out when threads end.
         self._counts = [0] * PAGE_WORDS
+        # Appends that were noted and not counted yet: (records, bytes, seconds).
+        self._heard: deque[tuple[int, int, float]] = deque()
+        self._heard_syncs: deque[float] = deque()
         # Reentrant, because a signal handler may append in the middle of an append.
         self._mutex = threading.RLock()
         self._beating = threading.Lock()
@@ -129,29 +137,42 @@ class Gauges:
 
     def appended(self, records: int, bytes_: int, seconds: float) -> None:
         """Count one append."""
-        quarters = int(seconds * 4e6) + _SHORTEST
-        if not _SHORTEST <= quarters <= _LONGEST_COUNTED:
-            quarters = _LONGEST_COUNTED if seconds > 0 else _SHORTEST
-        bits = quarters.bit_length()
+        heard = self._heard
+        heard.append((records, bytes_, seconds))
+        if len(heard) >= HEARD_MAX:
+            self._tally()
+
+    def _tally(self) -> None:
+        """Count what was only noted so far: many at once cost a third of as many one by one."""
+        appends, syncs = _take(self._heard), _take(self._heard_syncs)
         with self._mutex:
-            counts = self._counts
-            counts[RECORDS] += records
-            counts[BYTES] += bytes_
-            counts[_APPEND_SHIFT + (bits << 2) + (quarters >> bits - 3)] += 1
-            if quarters > counts[APPEND_LONGEST]:
-                counts[APPEND_LONGEST] = quarters
+            if appends:
+                records, sizes, durations = zip(*appends, strict=True)
+                self._counts[RECORDS] += sum(records)
+                self._counts[BYTES] += sum(sizes)
+                self._sort_in(sorted(durations), _APPEND_SHIFT, APPEND_LONGEST)
+            if syncs:
+                self._sort_in(sorted(syncs), _SYNC_SHIFT, SYNC_LONGEST)
+
+    def _sort_in(self, durations: list[float], shift: int, longest: int) -> None:
+        """Count ordered durations in their buckets."""
+        counts = self._counts
+        done = 0
+        while done < len(durations):
+            quarters = _quarters(durations[done])
+            bits = quarters.bit_length()
+            bucket = (bits << 2) + (quarters >> bits - 3)
+            upper = bisect_left(durations, _bucket_stop(bucket), done + 1)
+            counts[shift + bucket] += upper - done
+            done = upper
+        counts[longest] = max(counts[longest], _quarters(durations[-1]))
 
     def synced(self, seconds: float) -> None:
         """Count one sync that succeeded."""
-        quarters = int(seconds * 4e6) + _SHORTEST
-        if not _SHORTEST <= quarters <= _LONGEST_COUNTED:
-            quarters = _LONGEST_COUNTED if seconds > 0 else _SHORTEST
-        bits = quarters.bit_length()
-        with self._mutex:
-            counts = self._counts
-            counts[_SYNC_SHIFT + (bits << 2) + (quarters >> bits - 3)] += 1
-            if quarters > counts[SYNC_LONGEST]:
-                counts[SYNC_LONGEST] = quarters
+        heard = self._heard_syncs
+        heard.append(seconds)
+        if len(heard) >= HEARD_MAX:
+            self._tally()
 
     def read_out(self, records: int, bytes_: int) -> None:
         """Count records handed to a reader."""
@@ -180,7 +201,7 @@ class Gauges:
         if not self._beating.acquire(timeout=LOCK_SECONDS_MAX):
             return
         try:
-            if self._map is not None or any(self._counts):
+            if self._map is not None or self._heard or self._heard_syncs or any(self._counts):
                 self._publish(self._files.now_us(), LOCK_SECONDS_MAX, leave=True)
             self._drop()
         finally:
@@ -192,6 +213,8 @@ class Gauges:
         self._drop()
 
     def _publish(self, now_us: int, timeout: float, *, leave: bool = False) -> None:
+        while self._heard or self._heard_syncs:
+            self._tally()
         self._beaten_us = now_us
         try:
             if self._hold(now_us, timeout):
@@ -357,6 +380,31 @@ def collect(files: Files, path: str) -> Totals:
         append_histogram=appends,
         sync_histogram=syncs,
     )
+
+
+def _take(heard: deque[Noted]) -> list[Noted]:
+    """What was noted, one by one: another thread, or a signal handler of this one, may do the same at the same time."""
+    taken: list[Noted] = []
+    try:
+        while len(taken) < HEARD_MAX:
+            taken.append(heard.popleft())
+    except IndexError:
+        pass
+    return taken
+
+
+def _quarters(seconds: float) -> int:
+    """A duration as it is counted."""
+    quarters = int(seconds * 4e6) + _SHORTEST
+    if not _SHORTEST <= quarters <= _LONGEST_COUNTED:
+        return _LONGEST_COUNTED if seconds > 0 else _SHORTEST
+    return quarters
+
+
+def _bucket_stop(bucket: int) -> float:
+    """The first duration that is too long for the bucket of a number of bits and the three highest of them."""
+    bits, highest = (bucket >> 2) - 1, (bucket & 3) + 4
+    return (((highest + 1) << bits - 3) - _SHORTEST) / 4e6
 
 
 def pack_identity(boot_id: bytes) -> bytes:

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.disk.home import Home, storage_error
-from tailrace.disk.journal import ENTRIES_AT, Entry, JournalFile, journal_numbers, read_all, restore_names
+from tailrace.disk.journal import (
+    ENTRIES_AT,
+    Entry,
+    JournalFile,
+    journal_name,
+    journal_numbers,
+    read_all,
+    restore_names,
+)
 from tailrace.disk.partition import salted
 from tailrace.errors import CorruptionError, DurabilityError
 
@@ -27,12 +35,13 @@ class Generations:
 
     def newest(self) -> JournalFile:
         """The newest journal file, created if there is none, with the entries of others followed."""
-        restore_names(self.files, self.directory)
-        numbers = journal_numbers(self.files, self.directory)
-        if not numbers:
-            return self.new_file(1, 1, 1)
         file = self.file
-        if file is None or file.number != numbers[-1]:
+        numbers: list[int] = []
+        if file is None or not self._is_newest(file):
+            restore_names(self.files, self.directory)
+            numbers = journal_numbers(self.files, self.directory)
+            if not numbers:
+                return self.new_file(1, 1, 1)
             self.close()
             file = JournalFile(self.files, self.directory, numbers[-1], self.home.log_id)
             file.open(write=True)
@@ -40,12 +49,26 @@ class Generations:
         file.refresh()
         if file.generation is None:
             # Its maker died before the header was written; what came before it says how to go on.
+            numbers = numbers or journal_numbers(self.files, self.directory)
             generation, lsn = self._before(numbers)
             self.close()
             return self.new_file(numbers[-1], generation + 1, lsn)
         if file.size < self.home.tuning.journal_bytes:
             self._fill(file)
         return file
+
+    def _is_newest(self, file: JournalFile) -> bool:
+        """Whether an open file still has its name and none follows it, without listing the directory.
+
+        Numbers are given one after another, and the oldest file is always the first to go: a later one without the
+        next after this one is only there when this one has gone.
+        """
+        here, there = self.files.stat(file.path), self.files.stat_open(file.descriptor)
+        return (
+            here is not None
+            and (here.device, here.inode) == (there.device, there.inode)
+            and self.files.stat(f"{self.directory}/{journal_name(file.number + 1)}") is None
+        )
 
     def _before(self, numbers: Sequence[int]) -> tuple[int, int]:
         """The last generation and the next lsn of the file before the newest."""

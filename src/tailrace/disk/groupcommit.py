@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from tailrace.errors import DurabilityError
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
 class Waiter:
     """One append that waits for the disk; it waits on a lock of its own, so that waking it wakes nobody else."""
 
-    __slots__ = ("error", "expect", "first", "frames", "partition", "turn")
+    __slots__ = ("error", "expect", "first", "frames", "partition", "thread", "turn")
 
     def __init__(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> None:
         self.partition = partition
         self.frames = frames
         self.expect = expect
+        self.thread = get_ident()
         self.first = -1
         self.error: BaseException | None = None
         self.turn: threading.Lock | None = None
@@ -38,22 +41,36 @@ class Waiter:
 class GroupCommit:
     """One queue a log and process: the leader commits the whole queue, then hands the lead to the first new waiter."""
 
-    def __init__(self, commit: Callable[[list[Waiter]], None]) -> None:
+    def __init__(
+        self,
+        commit: Callable[[list[Waiter]], None],
+        commit_one: Callable[[Partition, Sequence[Prepared], int | None, bool], int],
+    ) -> None:
         self.commit = commit
+        self.commit_one = commit_one
         # Reentrant: a signal handler may append while its own thread is in here.
         self.guard = threading.RLock()
         self.queue: list[Waiter] = []
-        self.leader: Waiter | None = None
+        # A waiter, or the frames of one that leads alone.
+        self.leader: object = None
+        # The thread that leads, from the moment it was chosen.
         self.leading_thread = 0
+        # Who seemed to have left the lead behind at the last look.
+        self.suspect: object = None
 
     def submit(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> int:
         """Append and return the first offset once it is on disk."""
+        if self.leading_thread == get_ident():
+            if not self._is_left():
+                # A signal handler or finalizer of the leader itself: waiting for the lead would be for ever.
+                return self.commit_one(partition, frames, expect, True)
+            self._pass_on(self.leader)
+        if self.leader is None:
+            first = self._lead_alone(partition, frames, expect)
+            if first is not None:
+                return first
         waiter = Waiter(partition, frames, expect)
-        if self.leading_thread == threading.get_ident():
-            # A signal handler or finalizer of the leader itself: waiting for the lead would be for ever.
-            self.commit([waiter])
-        else:
-            self._wait_or_lead(waiter)
+        self._wait_or_lead(waiter)
         if waiter.error is not None:
             raise waiter.error
         if waiter.first < 0:
@@ -61,11 +78,42 @@ class GroupCommit:
             raise _unknown(KeyboardInterrupt())
         return waiter.first
 
+    def _lead_alone(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> int | None:
+        """Commit at once what nobody else waits with; None when somebody leads by now."""
+        first: int | None = None
+        interrupted: KeyboardInterrupt | None = None
+        try:
+            with self.guard:
+                leads = self.leader is None
+                if leads:
+                    self.leading_thread = get_ident()
+                    self.leader = frames
+            if leads:
+                first = self.commit_one(partition, frames, expect, True)
+        finally:
+            # Inside a `try` from its first instruction on: an interrupt only delays it.
+            while True:
+                try:
+                    self._pass_on(frames)
+                    break
+                except KeyboardInterrupt as error:
+                    interrupted = error
+        if interrupted is not None:
+            raise interrupted
+        return first
+
     def _wait_or_lead(self, waiter: Waiter) -> None:
         batch: list[Waiter] = []
         interrupted: KeyboardInterrupt | None = None
         try:
-            self._stand_in_line(waiter)
+            with self.guard:
+                if self.leader is None:
+                    self.leading_thread = waiter.thread
+                    self.leader = waiter
+                else:
+                    waiter.turn = threading.Lock()
+                    waiter.turn.acquire()
+                self.queue.append(waiter)
             if waiter.turn is not None:
                 waiter.turn.acquire()
             if self.leader is waiter:
@@ -81,19 +129,9 @@ class GroupCommit:
         if interrupted is not None:
             raise interrupted
 
-    def _stand_in_line(self, waiter: Waiter) -> None:
-        with self.guard:
-            if self.leader is None:
-                self.leader = waiter
-            else:
-                waiter.turn = threading.Lock()
-                waiter.turn.acquire()
-            self.queue.append(waiter)
-
     def _lead(self, batch: list[Waiter]) -> None:
         """Commit what is queued."""
         try:
-            self.leading_thread = threading.get_ident()
             with self.guard:
                 batch += self.queue
                 self.queue = []
@@ -111,15 +149,45 @@ class GroupCommit:
         with self.guard:
             if waiter in self.queue:
                 self.queue.remove(waiter)
-            if self.leader is waiter:
-                self.leading_thread = 0
-                self.leader = self.queue[0] if self.queue else None
-            following = self.leader
-        if following is not None:
-            following.wake()
+        self._pass_on(waiter)
         for served in batch:
             if served is not waiter:
                 served.wake()
+
+    def _pass_on(self, leader: object) -> None:
+        """Let the first in the queue lead, if this one did, and wake whoever leads; may be repeated."""
+        with self.guard:
+            if self.leader is leader:
+                self.leading_thread = self.queue[0].thread if self.queue else 0
+                self.leader = self.queue[0] if self.queue else None
+            following = self.leader
+        if isinstance(following, Waiter):
+            following.wake()
+
+    def look(self) -> None:
+        """Take the lead from one who left it behind: called now and then, since nobody else would wake its waiters."""
+        leader = self.leader
+        if leader is None or not self._is_left():
+            self.suspect = None
+        elif self.suspect is leader:
+            self.suspect = None
+            self._pass_on(leader)
+        else:
+            # The frames of a thread at work may seem to end too early: only one that is met twice was left.
+            self.suspect = leader
+
+    def _is_left(self) -> bool:
+        """Whether the lead was left behind: interrupted again and again, its thread got away without passing it on."""
+        frame = sys._current_frames().get(self.leading_thread)
+        while frame is not None:
+            if frame.f_code in _LEADING:
+                return False
+            frame = frame.f_back
+        return self.leader is not None
+
+
+# Whoever leads, or waits for its turn, is in one of these.
+_LEADING = frozenset({GroupCommit._lead_alone.__code__, GroupCommit._wait_or_lead.__code__})
 
 
 def _unknown(error: BaseException) -> DurabilityError:

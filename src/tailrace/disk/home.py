@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from tailrace.disk.tails import LOG_FAILED_WORD
 from tailrace.errors import DiskFullError, DurabilityError, LockedError, ReadOnlyError, StorageError, TailraceError
@@ -12,6 +12,7 @@ from tailrace.errors import DiskFullError, DurabilityError, LockedError, ReadOnl
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.gauges import Gauges
+    from tailrace.disk.lock import DirectoryLock
     from tailrace.disk.tails import Tails
     from tailrace.options import Tuning
 
@@ -19,10 +20,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
+class Abandonable(Protocol):
+    """Something that lets go of its locks, whatever was interrupted."""
+
+    def abandon(self) -> None: ...
+
+
 class Home:
     """One open directory: its files, its tails, and how long a wait may take."""
 
-    __slots__ = ("files", "gauges", "log_id", "on_seal", "path", "tails", "timeout", "tuning")
+    __slots__ = ("files", "gauges", "leaving", "log_id", "on_seal", "path", "tails", "timeout", "tuning")
 
     def __init__(self, files: Files, path: str, log_id: bytes, tails: Tails, tuning: Tuning, timeout: float) -> None:
         self.files = files
@@ -32,6 +39,9 @@ class Home:
         self.tuning = tuning
         self.timeout = timeout
         self.gauges: Gauges | None = None
+        # Locks that are being released after an exception, with what abandons them. Noted by a plain store, which no
+        # interrupt can come before; what is still here when its thread wants a lock was left behind.
+        self.leaving: dict[DirectoryLock, Abandonable] = {}
         # Called after a segment was sealed, under its partition's lock; it returns at once.
         self.on_seal: Callable[[], None] | None = None
 

@@ -7,7 +7,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import crc32c
-from tailrace.errors import DurabilityError, VersionError
+from tailrace.errors import CorruptionError, DurabilityError, VersionError
+from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -23,6 +24,7 @@ ENTRY = Struct("<IIQQQIIII")
 PART = Struct("<IIQQQQQIIQ")
 WRITE, ADOPT = 1, 2
 FILL_BYTES = 1 << 20
+POSITION_MAX = SEGMENT_BYTES_MAX + GROUP_BYTES_MAX
 
 
 class Part(NamedTuple):
@@ -97,15 +99,25 @@ def pack_parts(parts: Sequence[Part]) -> bytes:
 
 
 def parse_parts(payload: bytes, count: int) -> tuple[Part, ...]:
-    """The parts of a payload whose checksum was right."""
+    """The parts of a payload whose checksum was right; ValueError when it does not hold so many."""
     parts = []
     at = 0
     for _ in range(count):
+        if at + PART.size > len(payload):
+            raise ValueError("An entry ends within a part.")
         kind, slot, incarnation, base, salt, position, end, chain, length, last = PART.unpack_from(payload, at)
         at += PART.size
-        parts.append(Part(kind, slot, incarnation, base, salt, position, end, chain, last, payload[at : at + length]))
+        data = payload[at : at + length]
+        if len(data) < length or position > POSITION_MAX or (kind != WRITE and not _is_staged_name(kind, data)):
+            # Written as it says, it would make a file of any size, or of any name.
+            raise ValueError("A part is of an unknown kind, longer than its entry, or beyond any segment.")
+        parts.append(Part(kind, slot, incarnation, base, salt, position, end, chain, last, data))
         at += length + (-length & 7)
     return tuple(parts)
+
+
+def _is_staged_name(kind: int, name: bytes) -> bool:
+    return kind == ADOPT and name.endswith(b".staged") and name.isascii() and b"/" not in name and b"\0" not in name
 
 
 def parts_bytes(parts: Sequence[Part]) -> int:
@@ -133,6 +145,9 @@ class JournalFile:
         self.descriptor = -1
         self.size = 0
         self.generation: Generation | None = None
+        # The headers as they were read last, and what they said: they rarely change, and are read for every commit.
+        self._sectors: list[bytes] = []
+        self._newest: Generation | None = None
         self.place = Place(ENTRIES_AT, 0, 0)
 
     def open(self, *, write: bool = False, create: bool = False) -> None:
@@ -152,16 +167,12 @@ class JournalFile:
 
     def read_generation(self) -> Generation | None:
         """The valid header with the higher generation."""
-        found = [
-            generation
-            for at in SECTORS
-            if (
-                generation := parse_generation(
-                    self.files.read(self.descriptor, SECTOR_BYTES, at), self.log_id, self.number
-                )
-            )
-        ]
-        return max(found, key=lambda generation: generation.generation, default=None)
+        sectors = [self.files.read(self.descriptor, SECTOR_BYTES, at) for at in SECTORS]
+        if sectors != self._sectors:
+            found = [parse_generation(sector, self.log_id, self.number) for sector in sectors]
+            self._newest = max(filter(None, found), key=lambda each: each.generation, default=None)
+            self._sectors = sectors
+        return self._newest
 
     def refresh(self) -> None:
         """Read both headers again and follow the entries that others wrote."""
@@ -179,7 +190,7 @@ class JournalFile:
         generation = self.generation
         if generation is None:
             return
-        self.size = self.files.stat_open(self.descriptor).size
+        grown = False
         while True:
             position, chain, lsn = self.place
             head = self.files.read(self.descriptor, ENTRY.size, position)
@@ -188,13 +199,20 @@ class JournalFile:
             magic, count, salt, own_lsn, length, own_chain, payload_crc, _, crc = ENTRY.unpack(head)
             if (magic, salt, own_lsn, own_chain) != (ENTRY_MAGIC, generation.salt, lsn, chain):
                 return
+            if not grown:
+                # Somebody else wrote here, and may have made the file longer.
+                self.size, grown = self.files.stat_open(self.descriptor).size, True
             if crc != crc32c(head[:-4]) or length > self.size - position - ENTRY.size:
                 return
             payload = self.files.read(self.descriptor, length, position + ENTRY.size)
             if crc32c(payload) != payload_crc:
                 return
+            try:
+                parts = parse_parts(payload, count) if whole else ()
+            except ValueError as error:
+                raise CorruptionError("An entry of the journal cannot be understood", path=self.path) from error
             self.place = Place(position + ENTRY.size + length, crc, lsn + 1)
-            yield Entry(lsn, parse_parts(payload, count) if whole else ())
+            yield Entry(lsn, parts)
 
     def entries(self) -> Iterator[Entry]:
         """Every whole entry of the generation that counts, from the first."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from tailrace.disk.files import LOCK_NOW, UNLOCK
 from tailrace.errors import LockedError
 
 if TYPE_CHECKING:
@@ -21,17 +23,37 @@ class Reentered(RuntimeError):  # noqa: N818  # the word says it
 REGIONS = frozenset({"_append", "inside", "release", "holding"})
 
 
-def _is_nested() -> bool:
-    """Whether this thread holds locks further down its stack, so that it came here through a handler or finalizer."""
+def _regions() -> Iterator[FrameType]:
+    """The regions that this thread is inside of, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     folder = __file__.rpartition("/")[0]
-    regions = []
     while frame is not None:
         if frame.f_code.co_name in REGIONS and frame.f_code.co_filename.startswith(folder):
-            regions.append(frame.f_code.co_name)
+            yield frame
         frame = frame.f_back
+
+
+def _is_nested() -> bool:
+    """Whether this thread holds locks further down its stack, so that it came here through a handler or finalizer."""
+    regions = [frame.f_code.co_name for frame in _regions()]
     own = 2 if regions[1:2] == ["holding"] and regions[0] != "holding" else 1
     return len(regions) > own
+
+
+def let_go(home: Home) -> None:
+    """Release what earlier calls of this thread left locked, interrupted again and again while they let go.
+
+    Before this thread waits for any other lock: whoever holds that one may be waiting for what was left.
+    """
+    rightly: set[object] = set()
+    for frame in _regions():
+        for holder in (frame.f_locals.get("self"), frame.f_locals.get("partition")):
+            rightly.add(holder if isinstance(holder, DirectoryLock) else getattr(holder, "lock", None))
+            rightly.update([each.lock for each in getattr(holder, "entered", ())])
+    for lock, owner in list(home.leaving.items()):
+        # Another thread may have noted a lock that this one holds: it was interrupted while it waited for it.
+        if lock.owned and lock not in rightly:
+            owner.abandon()
 
 
 class DirectoryLock:
@@ -41,10 +63,12 @@ class DirectoryLock:
     owner still knows that it has to let go. It is never held twice.
     """
 
-    __slots__ = ("closing", "descriptor", "held", "home", "mutex", "path")
+    __slots__ = ("closing", "descriptor", "files", "held", "home", "leaving", "mutex", "path")
 
     def __init__(self, home: Home, path: str) -> None:
         self.home = home
+        self.files = home.files
+        self.leaving = home.leaving
         self.path = path
         self.mutex = threading.RLock()
         self.held = False
@@ -53,9 +77,23 @@ class DirectoryLock:
 
     def acquire(self, timeout: float | None = None) -> None:
         """Wait for the lock, at most as long as the handle's timeout unless another is given."""
+        mine = self.mutex.acquire(False)
+        if mine and self.descriptor >= 0 and not self.held and not self.leaving:
+            self.held = True
+            try:
+                self.files.flock(self.descriptor, LOCK_NOW)
+                return
+            except BlockingIOError:
+                # Another process has it; waiting notes once more who waits.
+                self.held = False
+        self._wait(mine, self.home.timeout if timeout is None else timeout)
+
+    def _wait(self, mine: bool, timeout: float) -> None:
+        """The long way: somebody has the lock, or its directory is not open."""
         home = self.home
-        timeout = home.timeout if timeout is None else timeout
-        if not self.mutex.acquire(blocking=False):
+        if not mine:
+            if home.leaving:
+                let_go(home)
             began = home.files.monotonic()
             if not self.mutex.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
                 raise LockedError(
@@ -70,7 +108,14 @@ class DirectoryLock:
             # Left by a call of this thread that was interrupted again and again while it let go.
             self.abandon()
             self.mutex.acquire()
+        elif self in home.leaving and not _is_nested():
+            # As above, but only the mutex was left: it counts how often this thread has it.
+            self.abandon()
+            self.mutex.acquire()
         self.held = True
+        if home.leaving:
+            home.leaving.pop(self, None)
+            let_go(home)
         if self.descriptor < 0:
             self._open()
         if not home.files.lock(self.descriptor, timeout=timeout):
@@ -80,13 +125,13 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let go."""
-        self.home.files.unlock(self.descriptor)
+        self.files.flock(self.descriptor, UNLOCK)
         self.held = False
         self.mutex.release()
 
     def abandon(self) -> bool:
         """Let go by closing, whatever was interrupted; False when this thread holds nothing. Safe to repeat."""
-        if not self.mutex._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
+        if not self.owned:
             return False
         while True:
             try:
@@ -99,7 +144,13 @@ class DirectoryLock:
             while True:
                 self.mutex.release()
         except RuntimeError:
+            self.home.leaving.pop(self, None)
             return True
+
+    @property
+    def owned(self) -> bool:
+        """Whether this thread has the mutex."""
+        return bool(self.mutex._is_owned())  # type: ignore[attr-defined]  # as threading.Condition does
 
     def forget(self) -> None:
         """In a forked child: close the inherited descriptor without unlocking, which would unlock the parent."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_INCARNATION
 from tailrace.disk.home import storage_error
-from tailrace.disk.recovery import Recovery, build_tails
-from tailrace.disk.tails import INCARNATION, READY_WORD, FrozenTails, Tails, word_of
-from tailrace.errors import LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
-from tailrace.limits import JOURNAL_BYTES_MIN
+from tailrace.disk.recovery import Recovery, build_tails, is_copy
+from tailrace.disk.tails import (
+    DIRTY,
+    IDENTITY,
+    INCARNATION,
+    READY_WORD,
+    UNRESOLVED_WORD,
+    FrozenTails,
+    Tails,
+    word_of,
+)
+from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
+from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
+    from tailrace.disk.recovery import Survey
     from tailrace.options import Tuning
 
 FORMAT_VERSION = 1
@@ -31,9 +42,16 @@ OWN_NAMES = frozenset(
         "topics",
         "namespaces",
         "members",
+        "quarantine",
+        "repair.unfinished",
+        "backup-links",
         f"{IDENTITY_NAME}.new",
     }
 )
+# Among the settings of a copy: the id of the log it was copied from, equal to its own until it has another.
+COPIED_FROM = "copied_from"
+# Stands in a directory that a restore makes into a log, until it is one.
+RESTORING_NAME = "restore.unfinished"
 FOREIGN_WAIT_SECONDS = 5.0
 RETRY_SECONDS = 0.01
 LOOKS_MAX = 5
@@ -68,6 +86,8 @@ def open_directory(files: Files, path: str, mode: Mode, *, exclusive: bool, time
 def _open_reading(files: Files, path: str) -> Opened:
     identity = read_identity(files, path)
     if identity is None:
+        if files.stat(f"{path}/{RESTORING_NAME}") is not None:
+            raise _half_restored(path)
         raise NotALogError(f"There is no log at {path}.", hint="Nothing was created; name the directory of a log.")
     log_id, settings = identity
     if files.stat(f"{path}/tails") is not None:
@@ -79,9 +99,17 @@ def _open_reading(files: Files, path: str) -> Opened:
             if tails.belongs(log_id) and _settled(files, tails):
                 return Opened(log_id, settings, tails, -1)
             tails.close()
-    survey = Recovery(files, path, log_id, write=False).run()
+    copied, former = _origin(files, path, log_id, settings)
+    survey = Recovery(files, path, log_id, write=False, copied=copied, former=former).run()
     data = build_tails(files.boot_id(), 0, 0, log_id, survey.slots, survey.catalog.next_slot)
     return Opened(log_id, settings, FrozenTails(files, f"{path}/tails", data), -1)
+
+
+def _half_restored(path: str) -> NotALogError:
+    return NotALogError(
+        f"{path} is not a log yet: a restore into it has not finished.",
+        hint="Nothing was changed; run the restore into this directory again, or remove it.",
+    )
 
 
 def _settled(files: Files, tails: Tails) -> bool:
@@ -112,15 +140,60 @@ def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | Non
         log_id = bytes.fromhex(record["id"])
         version = int(record["format"])
         settings = dict(record["settings"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotALogError(
-            f"{name} cannot be understood.", hint="Nothing was changed; restore the file from a copy."
-        ) from error
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        raise _damaged_identity(files, path, f"{name} cannot be understood") from error
     if version != FORMAT_VERSION:
         raise VersionError(f"{path} has format {version}, and this version of Tailrace knows {FORMAT_VERSION}.")
     if len(log_id) != 16:
-        raise NotALogError(f"{name} has no valid id.", hint="Nothing was changed; restore the file from a copy.")
+        raise _damaged_identity(files, path, f"{name} has no valid id")
+    size = settings.get("journal_bytes", JOURNAL_BYTES_MIN)
+    if type(size) is not int or not JOURNAL_BYTES_MIN <= size <= JOURNAL_BYTES_MAX:
+        raise _damaged_identity(files, path, f"{name} names no size for the journal")
     return log_id, settings
+
+
+def _damaged_identity(files: Files, path: str, what: str) -> Exception:
+    """The error for an identity file that says nothing: beside a catalog it is damage, else it is somebody else's."""
+    if files.stat(f"{path}/catalog") is None:
+        return NotALogError(f"{what}.", hint="Nothing was changed; name the directory of a log.")
+    return CorruptionError(
+        f"{what}, though a log lies here",
+        path=f"{path}/{IDENTITY_NAME}",
+        hint="Nothing was changed and the records are not touched; have it written anew with: tailrace repair",
+    )
+
+
+class Alone:
+    """The exclusive lock of a directory that holds a log, be it one that can be opened or not: for a repair."""
+
+    def __init__(self, files: Files, path: str, tuning: Tuning) -> None:
+        self._opening = _Opening(files, path, "a", True, CONTENTION_SECONDS, tuning)
+        self._files = files
+        opening = self._opening
+        opening.lock = files.open(f"{path}/lock", create=True)
+        try:
+            while not files.lock(opening.lock):
+                if opening.waited() >= CONTENTION_SECONDS:
+                    raise opening.refused("is open in another process, and a repair works alone")
+                files.sleep(RETRY_SECONDS)
+            opening.say("exclusive")
+        except BaseException:
+            self.release()
+            raise
+
+    def believable(self, log_id: bytes) -> Tails | None:
+        """The tails, if they are of this boot and this log."""
+        return self._opening.believable(log_id)
+
+    def recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
+        """Bring the log to a state from which appends may go on; every step may be repeated."""
+        return self._opening.recover(log_id, settings)
+
+    def release(self) -> None:
+        """Let others in."""
+        lock, self._opening.lock = self._opening.lock, -1
+        if lock >= 0:
+            self._files.close(lock)
 
 
 class _Opening:
@@ -153,18 +226,22 @@ class _Opening:
         """Make the directory, or refuse one that holds something else."""
         stat = self.files.stat(self.path)
         if stat is None:
-            _make_directories(self.files, self.path)
+            make_directories(self.files, self.path)
         elif not stat.directory:
             raise NotALogError(f"{self.path} is a file, not a directory.")
         names = self.files.list_directory(self.path)
         if IDENTITY_NAME in names:
             if self.mode == "x":
                 raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
+        elif RESTORING_NAME in names:
+            raise _half_restored(self.path)
         elif not OWN_NAMES.issuperset(names):
             foreign = next(name for name in names if name not in OWN_NAMES)
             raise NotALogError(f"{self.path} is not a log: it holds {foreign!r} and no {IDENTITY_NAME}.")
+        elif stat is not None:
+            sync_name(self.files, self.path)
 
-    def _waited(self) -> float:
+    def waited(self) -> float:
         return self.files.monotonic() - self.began
 
     def _attempt(self) -> Opened | None:
@@ -172,22 +249,22 @@ class _Opening:
         if files.lock(self.lock):
             return self._alone()
         if self.exclusive:
-            if self._waited() < min(CONTENTION_SECONDS, self.timeout):
+            if self.waited() < min(CONTENTION_SECONDS, self.timeout):
                 return None
-            raise self._refused("is open in another process, so it cannot be opened exclusively")
+            raise self.refused("is open in another process, so it cannot be opened exclusively")
         if not files.lock(self.lock, shared=True):
             why = self._holder().get("why")
-            if why == "exclusive" and self._waited() >= min(CONTENTION_SECONDS, self.timeout):
-                raise self._refused("is open exclusively in another process")
-            if self._waited() >= self.timeout:
-                raise self._refused("stayed locked by a process that recovers it")
+            if why == "exclusive" and self.waited() >= min(CONTENTION_SECONDS, self.timeout):
+                raise self.refused("is open exclusively in another process")
+            if self.waited() >= self.timeout:
+                raise self.refused("stayed locked by a process that recovers it")
             return None
         identity = read_identity(files, self.path)
-        tails = self._believable(identity[0]) if identity is not None else None
+        tails = self.believable(identity[0]) if identity is not None else None
         if identity is not None and tails is not None:
             return Opened(*identity, tails, self.lock)
         files.unlock(self.lock)
-        if self._waited() >= FOREIGN_WAIT_SECONDS:
+        if self.waited() >= FOREIGN_WAIT_SECONDS:
             raise LockedError(
                 f"{self.path} is open on another machine or was started on another kernel.",
                 hint="Nothing was changed; close it there first: one log is written from one machine at a time.",
@@ -196,28 +273,30 @@ class _Opening:
 
     def _alone(self) -> Opened | None:
         """The exclusive lock is ours: create, recover if need be, then share it or keep it."""
-        self._say("recovering")
+        self.say("recovering")
         identity = read_identity(self.files, self.path)
         if identity is None:
             identity = self._create()
         elif self.mode == "x":
             raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
-        tails = self._believable(identity[0])
+        tails = self.believable(identity[0])
         if tails is None:
-            tails = self._recover(*identity)
+            tails = self.recover(*identity)
         else:
             tails.restore_words()
+        if identity[1].get(COPIED_FROM) == identity[0].hex():
+            identity = (self._part_from_original(tails, identity[1]) or identity[0], identity[1])
         if self.exclusive:
-            self._say("exclusive")
+            self.say("exclusive")
         else:
-            self._say("")
+            self.say("")
             # Turning an exclusive lock into a shared one lets go of it for a moment.
             if not self.files.lock(self.lock, shared=True):
                 tails.close()
                 return None
         return Opened(*identity, tails, self.lock)
 
-    def _believable(self, log_id: bytes) -> Tails | None:
+    def believable(self, log_id: bytes) -> Tails | None:
         if self.files.stat(f"{self.path}/tails") is None:
             return None
         try:
@@ -229,6 +308,22 @@ class _Opening:
         tails.close()
         return None
 
+    def _part_from_original(self, tails: Tails, settings: dict[str, Any]) -> bytes | None:
+        """Give a copy an id of its own: two logs that live on apart are not one. None when that has to wait."""
+        files, path = self.files, self.path
+        if tails.words[UNRESOLVED_WORD] or any(tails.column(DIRTY, tails.slots())):
+            # The journal holds commits under the old id.
+            return None
+        directory = f"{path}/journal"
+        for name in files.list_directory(directory):
+            files.remove_file(f"{directory}/{name}")
+        files.sync_directory(directory)
+        log_id = files.random_bytes(16)
+        write_identity(files, path, log_id, settings)
+        tails.view[IDENTITY.size - len(log_id) : IDENTITY.size] = log_id
+        tails.sync()
+        return log_id
+
     def _create(self) -> tuple[bytes, dict[str, Any]]:
         """Lay out an empty log; its identity is written last, and without it there is no log."""
         for name in ("journal", "catalog", "topics"):
@@ -239,52 +334,31 @@ class _Opening:
             self.files.make_directory(directory)
         log_id = self.files.random_bytes(16)
         settings = {"journal_bytes": max(self.tuning.journal_bytes, JOURNAL_BYTES_MIN)}
-        self._write_identity(log_id, settings)
+        write_identity(self.files, self.path, log_id, settings)
         return log_id, settings
 
-    def _write_identity(self, log_id: bytes, settings: dict[str, Any]) -> None:
-        """Replace the identity file as a whole."""
-        files, path = self.files, self.path
-        record = {"format": FORMAT_VERSION, "id": log_id.hex(), "settings": settings}
-        new = f"{path}/{IDENTITY_NAME}.new"
-        descriptor = files.open(new, create=True)
-        try:
-            data = json.dumps(record, indent=1).encode() + b"\n"
-            files.truncate(descriptor, 0)
-            files.write(descriptor, data, 0)
-            files.sync_data(descriptor)
-        finally:
-            files.close(descriptor)
-        files.sync_directory(path)
-        files.rename(new, f"{path}/{IDENTITY_NAME}")
-        files.sync_directory(path)
-
-    def _recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
+    def recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
         """Bring the log to a state from which appends may go on; every step may be repeated."""
         files, path = self.files, self.path
+        copied, former = _origin(files, path, log_id, settings)
+        if copied:
+            # Until it has an id of its own, it says whose it has: that outlives a death in what follows.
+            settings[COPIED_FROM] = log_id.hex()
         # The creation may have failed at the very last sync of a name, which only a new name makes good.
-        self._write_identity(log_id, settings)
-        recovery = Recovery(files, path, log_id, write=True)
+        write_identity(self.files, self.path, log_id, settings)
+        recovery = Recovery(files, path, log_id, write=True, copied=copied, former=former)
         survey = recovery.run()
+        if any(slot.damage for slot in survey.slots):
+            # Perhaps only entries that are about to die tell up to where a damaged partition went.
+            write_tails(files, path, log_id, survey)
         recovery.finish_journal()
-        new = f"{path}/tails.new"
-        descriptor = files.open(new, create=True)
-        try:
-            stat = files.stat_open(descriptor)
-            data = build_tails(files.boot_id(), stat.device, stat.inode, log_id, survey.slots, survey.catalog.next_slot)
-            files.truncate(descriptor, 0)
-            files.write(descriptor, bytes(data), 0)
-            files.sync_data(descriptor)
-        finally:
-            files.close(descriptor)
-        files.rename(new, f"{path}/tails")
-        files.sync_directory(path)
+        write_tails(files, path, log_id, survey)
         tails = Tails(files, f"{path}/tails", write=True)
         tails.words[word_of(0) + INCARNATION] = CATALOG_INCARNATION
         tails.words[READY_WORD] = 1
         return tails
 
-    def _say(self, why: str) -> None:
+    def say(self, why: str) -> None:
         """Note who holds the lock and why, for the error that others get."""
         record = {
             "pid": self.files.process_id(),
@@ -301,7 +375,7 @@ class _Opening:
             return {}
         return holder if isinstance(holder, dict) else {}
 
-    def _refused(self, what: str) -> LockedError:
+    def refused(self, what: str) -> LockedError:
         holder = self._holder()
         pid = self.files.lock_holder(self.lock) or holder.get("pid")
         named = f" (process {pid})" if pid else ""
@@ -314,10 +388,73 @@ class _Opening:
         )
 
 
-def _make_directories(files: Files, path: str) -> None:
+def _origin(files: Files, path: str, log_id: bytes, settings: dict[str, Any]) -> tuple[bool, bytes]:
+    """Whether a directory is a copy that has no id of its own yet, and the id that it had before."""
+    former = settings.get(COPIED_FROM)
+    pending = former == log_id.hex()
+    try:
+        before = bytes.fromhex(former) if isinstance(former, str) else b""
+    except ValueError:
+        before = b""
+    return pending or is_copy(files, path, log_id), before
+
+
+def make_directories(files: Files, path: str) -> None:
     """Make a directory and its missing parents, and make their names durable."""
     parent = path.rpartition("/")[0] or "/"
     if files.stat(parent) is None:
-        _make_directories(files, parent)
-    files.make_directory(path)
-    files.sync_directory(parent)
+        make_directories(files, parent)
+    else:
+        sync_name(files, parent)
+    made = files.make_directory(path)
+    try:
+        files.sync_directory(parent)
+    except OSError:
+        # A name whose sync failed counts as synced: whoever comes next has to make it anew.
+        if made:
+            files.remove_directory(path)
+        raise
+
+
+def sync_name(files: Files, path: str) -> None:
+    """Bring the name of a directory to the medium: whoever made it may have died before that was done."""
+    parent = path.rpartition("/")[0]
+    try:
+        files.sync_directory(parent or "/")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+            raise
+
+
+def write_identity(files: Files, path: str, log_id: bytes, settings: dict[str, Any]) -> None:
+    """Replace the identity file as a whole."""
+    record = {"format": FORMAT_VERSION, "id": log_id.hex(), "settings": settings}
+    new = f"{path}/{IDENTITY_NAME}.new"
+    descriptor = files.open(new, create=True)
+    try:
+        data = json.dumps(record, indent=1).encode() + b"\n"
+        files.truncate(descriptor, 0)
+        files.write(descriptor, data, 0)
+        files.sync_data(descriptor)
+    finally:
+        files.close(descriptor)
+    files.sync_directory(path)
+    files.rename(new, f"{path}/{IDENTITY_NAME}")
+    files.sync_directory(path)
+
+
+def write_tails(files: Files, path: str, log_id: bytes, survey: Survey, *, ready: bool = False) -> None:
+    """Replace the tails as a whole; they are believed when the ready flag is stored, here or later."""
+    new = f"{path}/tails.new"
+    descriptor = files.open(new, create=True)
+    try:
+        stat = files.stat_open(descriptor)
+        data = build_tails(files.boot_id(), stat.device, stat.inode, log_id, survey.slots, survey.catalog.next_slot)
+        data[READY_WORD * 8] = ready
+        files.truncate(descriptor, 0)
+        files.write(descriptor, bytes(data), 0)
+        files.sync_data(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(new, f"{path}/tails")
+    files.sync_directory(path)

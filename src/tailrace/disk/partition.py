@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +25,7 @@ from tailrace.disk.tails import (
     ABSENT,
     BLOCK_A,
     BLOCK_B,
+    BLOCK_BYTES,
     DAMAGED,
     DIRTY,
     END,
@@ -39,6 +40,7 @@ from tailrace.disk.tails import (
     SYNCING,
     UNSYNCABLE,
     State,
+    pack_block,
     word_of,
 )
 from tailrace.errors import CorruptionError, DiskFullError, DurabilityError, OffsetMismatchError, TopicNotFoundError
@@ -46,6 +48,12 @@ from tailrace.limits import ZEROS_AHEAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
+
+
+# How a state tells that its segment takes appends.
+PHASE, ACTIVE = HAS_SEGMENT | SEALED, HAS_SEGMENT
+# A state is made for every append: without the checks of its own constructor that costs a third.
+_state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
 
 class PendingCommit(Exception):  # noqa: N818  # a state to act on, never shown to a user
@@ -80,18 +88,26 @@ class Partition:
         self.path = path
         self.segment_bytes = segment_bytes
         self.segment_age_us = int(segment_age * 1_000_000)
-        self.word = word_of(slot)
+        self.word = word = word_of(slot)
+        self.block_at = 8 * (word + BLOCK_A)
+        # Indexes of the words that every append looks at.
+        self.looked_at = (
+            word + INCARNATION, word + FAILED, word + PENDING, word + SYNCING, word + BLOCK_A, word + BLOCK_B,
+        )  # fmt: skip
         self.lock = DirectoryLock(home, path)
         self.checked = False
         self.state = ABSENT
         self.sequence = 0
-        self.sequences = (-1, -1)
+        # The sequences of both blocks as they were loaded or stored here: others mean that somebody wrote since.
+        self.sequence_a = self.sequence_b = -1
         self.seen = Index(0)
         self.descriptor = -1
         self.descriptor_key = (-1, -1)
         # When the active segment is old: an append after that rolls it.
         self.roll_at_us = 0
+        # Up to where zeros were written, and up to where room was reserved.
         self.zeroed = 0
+        self.reserved = 0
 
     def set_limits(self, segment_bytes: int, segment_age: float) -> None:
         """Take over a topic's current settings."""
@@ -142,18 +158,20 @@ class Partition:
             if not self.alive:
                 raise TopicNotFoundError("The topic was dropped.") from None
             raise
-        words, word = self.home.tails.words, self.word
-        if words[word + INCARNATION] != self.incarnation:
+        words = self.home.tails.words
+        incarnation, failed, pending, syncing, block_a, block_b = self.looked_at
+        # Looked at first: a drop clears the incarnation before it clears this.
+        if words[pending] and not resolving:
+            raise PendingCommit
+        if words[incarnation] != self.incarnation:
             raise TopicNotFoundError("The topic was dropped.")
         if words[LOG_FAILED_WORD]:
             self.home.check_writable()
-        if words[word + FAILED] and not resolving:
+        if words[failed] and not resolving:
             raise self._read_only()
-        if words[word + PENDING] and not resolving:
-            raise PendingCommit
-        if (words[word + BLOCK_A], words[word + BLOCK_B]) != self.sequences or not self.checked:
+        if words[block_a] != self.sequence_a or words[block_b] != self.sequence_b or not self.checked:
             self._load()
-        if words[word + SYNCING] and not words[word + FAILED]:
+        if words[syncing] and not words[failed]:
             self._sync_again()
 
     def leave(self) -> None:
@@ -181,7 +199,10 @@ class Partition:
             self.sequence, self.state, incarnation = block
             if incarnation != self.incarnation:
                 self._fail("A state block belongs to another topic")
-        self.sequences = sequences
+        self.sequence_a, self.sequence_b = sequences
+        if max(sequences) != self.sequence:
+            # A writer died within a block. The next one stores another under the same number, which is to be noticed.
+            self.sequence_a = self.sequence_b = -1
         if words[word + END] < self.state.end:
             # The last holder died between the two stores; its frames are complete.
             words[word + END] = self.state.end
@@ -215,6 +236,7 @@ class Partition:
             self._fail("The newest segment is not the one its state names", path)
         self.roll_at_us = header.created + self.segment_age_us
         self.zeroed = self.files.stat_open(self.descriptor).size
+        self.reserved = 0
         self.descriptor_key = (state.base, state.salt)
         self.seen = Index(state.salt)
 
@@ -269,7 +291,7 @@ class Partition:
             "The partition is damaged and therefore read-only",
             partition=self.index,
             path=self.path,
-            hint="Nothing was written and what is whole can be read; find the damaged range with: tailrace verify",
+            hint="Nothing was written, and what is whole can be read; close it everywhere, then run: tailrace repair",
         )
 
     def _fail(self, why: str, path: str | None = None) -> NoReturn:
@@ -292,12 +314,12 @@ class Partition:
                 f"The next offset is {self.state.end}, not {offset}.", expected=offset, actual=self.state.end
             )
 
-    def write(self, frames: Sequence[Prepared], size: int, sync: bool) -> int:
+    def write(self, frames: Sequence[Prepared], size: int, sync: bool, now_us: int) -> int:
         """Write a run of groups behind the last frame and publish it; the offset of its first record."""
-        state = self.state
-        if state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us or not state.active:
-            self.make_room(size)
         first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
+        if position + size > self.segment_bytes or now_us > self.roll_at_us or flags & PHASE != ACTIVE:
+            self.make_room(size)
+            first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
         try:
             if sync and position + size > self.zeroed:
                 self._zeros_ahead(position, size)
@@ -306,9 +328,10 @@ class Partition:
                 frame = frames[0]
                 data, chain = place_one(frame, first - base, chain)
                 self.files.write(self.descriptor, data, position)
-                span, last = frame.span, position
+                _, _, count, _, _, _, span, low, high, _, _, _, _ = frame
+                last = position
                 if seen.position == position:
-                    seen.add(frame.count, span, frame.min_time, frame.max_time, size, chain)
+                    seen.add(count, span, low, high, size, chain)
             else:
                 placed = place(frames, first - base, chain)
                 self.files.write_all(self.descriptor, placed.buffers, position)
@@ -320,12 +343,13 @@ class Partition:
         position += size
         if position > self.zeroed:
             self.zeroed = position
-        after = State(first + span, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)
+        end = first + span
+        after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
         if sync:
             self.sync(after)
         else:
             self._store(after)
-            self.home.tails.words[self.word + END] = after.end
+            self.home.tails.words[self.word + END] = end
         return first
 
     def _zeros_ahead(self, position: int, size: int) -> None:
@@ -341,15 +365,37 @@ class Partition:
                 return
             self.zeroed = stop
 
+    def reserve(self, size: int) -> None:
+        """Have room for so many bytes behind the last frame, so that a full disk shows before a commit is on disk.
+
+        More than is needed is asked for, because asking costs more than writing.
+        """
+        position = self.state.position
+        if position + size <= self.reserved:
+            return
+        ahead = min(size + self.files.reserve_ahead_bytes, self.segment_bytes - position)
+        for count in (ahead, size) if ahead > size else (size,):
+            try:
+                self.files.reserve(self.descriptor, position, count)
+            except OSError as error:
+                if count == size:
+                    raise storage_error(error, "reserving space for a commit", self.path) from error
+            else:
+                self.reserved = position + count
+                return
+
     def sync(self, after: State | None = None) -> None:
         """The one function that syncs a segment: for appends, the flusher, the hole rule, checkpoints and seals."""
-        state = after or self.state
+        end, base, position, chain, flags, salt, _, _, last, _, start = after or self.state
+        state = _state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start))
+        # Made before the sync: after it the processor's caches are cold, and others wait for what follows.
+        block = pack_block(self.sequence + 1, state, self.incarnation)
         words, word = self.home.tails.words, self.word
-        gauges = self.home.gauges
+        files, gauges = self.files, self.home.gauges
         words[word + SYNCING] = 1
-        began = self.files.monotonic() if gauges is not None else 0.0
+        began = files.monotonic()
         try:
-            self.files.sync_data(self.descriptor)
+            files.sync_data(self.descriptor)
         except OSError as error:
             words[word + FAILED] = UNSYNCABLE
             raise DurabilityError(
@@ -357,13 +403,24 @@ class Partition:
                 errno=error.errno,
                 path=self.path,
             ) from error
-        self._store(state._replace(synced=state.position, synced_chain=state.chain, safe=state.end))
-        words[word + END] = state.end
+        self._put(state, block)
+        words[word + END] = end
         words[word + DIRTY] = 0
-        words[word + SAFE] = state.end
+        words[word + SAFE] = end
         words[word + SYNCING] = 0
         if gauges is not None:
-            gauges.synced(self.files.monotonic() - began)
+            gauges.synced(files.monotonic() - began)
+
+    def neutralise(self) -> None:
+        """Make sure that what a dead writer left behind the last frame is never taken for the next one."""
+        if self.state.active:
+            position = self.state.position
+            try:
+                self.files.write(self.descriptor, bytes(FRAME_HEADER_BYTES), position)
+            except OSError as error:
+                raise storage_error(error, "overwriting what a dead writer left", self.path) from error
+            self.zeroed = max(self.zeroed, position + FRAME_HEADER_BYTES)
+            self.sync()
 
     def settle(self) -> None:
         """Sync what is not yet in the segment file itself; a sealed or adopted segment is."""
@@ -376,19 +433,26 @@ class Partition:
 
     def _store(self, state: State) -> None:
         """Write the other state block; the words follow."""
+        self._put(state, pack_block(self.sequence + 1, state, self.incarnation))
+
+    def _put(self, state: State, block: bytes) -> None:
         sequence = self.sequence + 1
-        self.home.tails.write_block(self.slot, sequence, state, self.incarnation)
-        first, second = self.sequences
-        self.sequences = (first, sequence) if sequence & 1 else (sequence, second)
+        at = self.block_at + (BLOCK_BYTES if sequence & 1 else 0)
+        self.home.tails.view[at : at + BLOCK_BYTES] = block
+        if sequence & 1:
+            self.sequence_b = sequence
+        else:
+            self.sequence_a = sequence
         self.sequence = sequence
         self.state = state
 
     def publish_committed(self, state: State) -> None:
         """Publish what the journal holds: it is safe already, though its segment is not synced."""
         words, word = self.home.tails.words, self.word
-        self._store(state._replace(safe=state.end))
-        words[word + END] = state.end
-        words[word + SAFE] = state.end
+        end, base, position, chain, flags, salt, synced, synced_chain, last, _, start = state
+        self._store(_state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, end, start)))
+        words[word + END] = end
+        words[word + SAFE] = end
         words[word + PENDING] = 0
 
     def make_room(self, size: int) -> None:
@@ -463,6 +527,7 @@ class Partition:
         self.descriptor_key = (state.end, salt)
         self.roll_at_us = created + self.segment_age_us
         self.zeroed = HEADER_BYTES
+        self.reserved = 0
         self.seen = Index(salt)
         chain = salt_chain(salt)
         self._store(
@@ -546,6 +611,7 @@ class Partition:
             self.abandon()
             return False
         except BaseException:
+            self.home.leaving[self.lock] = self
             self.abandon()
             raise
         return self.retire()

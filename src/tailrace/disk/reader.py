@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import Columns, columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.frame import MAGIC, Header, read_header, salt_chain
+from tailrace.disk.frame import MAGIC, Header, crc32c, read_header, salt_chain
 from tailrace.disk.home import is_untyped, storage_error
+from tailrace.disk.runs import Run, begins_run, take_run
 from tailrace.disk.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -25,8 +27,9 @@ from tailrace.disk.segment import (
     segment_name,
     walk,
 )
+from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
-from tailrace.limits import SEGMENT_INDEXES_MAX
+from tailrace.limits import OFFSET_MAX, SEGMENT_INDEXES_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
     from tailrace.disk.tails import State
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+# Up to so many records are read with a first read of so many bytes, and four times as many with each that follows.
+FEW_RECORDS = 64
+FIRST_BYTES = 4_096
+# The partitions whose listing is remembered.
+LISTINGS_MAX = 256
 # The largest time of a segment of which none is known.
 TIME_UNKNOWN = (1 << 63) - 1
 
@@ -44,6 +52,11 @@ class Frame(NamedTuple):
     header: Header
     body: memoryview
     offset: int
+
+
+# Columns, and the offset behind them: at their end offsets may be missing.
+Piece = tuple[Columns, int]
+Item = TypeVar("Item")
 
 
 class SegmentInfo(NamedTuple):
@@ -70,6 +83,17 @@ class Indexes:
         self.mutex = threading.RLock()
         self.sealed: dict[tuple[str, int, int], Index] = {}
         self.active: dict[str, Index] = {}
+        # The bases of a partition's segments as somebody listed them last: none is missing between the first and the
+        # last, though older ones may be gone and newer ones made since.
+        self.bases: dict[str, list[int]] = {}
+
+    def keep_bases(self, path: str, bases: list[int]) -> None:
+        """Remember a listing, forgetting the oldest when there are too many."""
+        with self.mutex:
+            self.bases.pop(path, None)
+            self.bases[path] = bases
+            while len(self.bases) > LISTINGS_MAX:
+                del self.bases[next(iter(self.bases))]
 
     def keep(self, key: tuple[str, int, int], index: Index) -> None:
         """Remember a sealed segment's index, forgetting the oldest when there are too many."""
@@ -89,7 +113,7 @@ class Segment:
 
     descriptor = -1
 
-    def __init__(self, files: Files, path: str, base: int, *, mapped: bool) -> None:
+    def __init__(self, files: Files, path: str, base: int, owner: tuple[int, int], *, mapped: bool) -> None:
         self.files = files
         self.path = path
         self.base = base
@@ -99,6 +123,9 @@ class Segment:
         except BaseException:
             self.close()
             raise
+        if header is not None and (header.topic_id, header.partition) != owner:
+            # A file that got here by hand: its frames would fit, and are another partition's.
+            header = None
         self.salt = header.salt if header else 0
         self.created = header.created if header else 0
         self.index: Index | None = None
@@ -153,17 +180,33 @@ class Reader:
 
     # Forward.
 
-    def frames(self, start: int, stop: int) -> Iterator[Frame]:
-        """Frames that hold any offset in [start, stop) below the end that stands now; raises at the first damage."""
+    def frames(self, start: int, stop: int, *, lost: bool = False) -> Iterator[Frame]:
+        """Frames that hold any offset in [start, stop) below the end that stands now; raises at the first damage.
+
+        With `lost` the placeholders for lost records are handed out as well, and are no damage.
+        """
+        for frame, _ in self._over_segments(start, stop, self._segment_frames):
+            if frame.header.lost and not lost:
+                raise self._lost(frame)
+            yield frame
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """The records of `frames` as columns, with the offset behind each; frames of one record come many at a time."""
+        return self._over_segments(start, stop, self._segment_pieces)
+
+    def _over_segments(
+        self, start: int, stop: int, found_in: Callable[[int, int], Iterator[tuple[Item, int]]]
+    ) -> Iterator[tuple[Item, int]]:
+        """What one segment after the other gives, each with the offset behind it."""
         stop = min(stop, self.partition.end)
         offset = start
         again = False
         while offset < stop:
             before = offset
             try:
-                for frame in self._segment_frames(offset, stop):
-                    offset = frame.offset + frame.header.span
-                    yield frame
+                for found in found_in(offset, stop):
+                    offset = found[1]
+                    yield found
                 if offset >= stop:
                     return
                 again = self._next(offset, stop, again and offset == before)
@@ -172,7 +215,7 @@ class Reader:
                     raise storage_error(error, "reading a partition", self.partition.path) from error
                 raise
 
-    def _segment_frames(self, offset: int, stop: int) -> Iterator[Frame]:
+    def _segment_frames(self, offset: int, stop: int) -> Iterator[tuple[Frame, int]]:
         """Frames of one segment from an offset on, as far as they fit."""
         segment = self._at(offset)
         if segment is None:
@@ -189,9 +232,71 @@ class Reader:
             segment.position = found.position + header.size
             segment.offset = first + header.span
             segment.chain = header.crc
-            yield Frame(header, found.body, first)
+            yield Frame(header, found.body, first), segment.offset
             if segment.offset >= stop:
                 return
+
+    def _segment_pieces(self, offset: int, stop: int) -> Iterator[Piece]:
+        """The columns of one segment's frames from an offset on, as far as they fit."""
+        segment = self._at(offset)
+        if segment is None:
+            return
+        # Of a segment that is not sealed it is enough that a read behind its end is short.
+        limit = OFFSET_MAX if segment.index is None else segment.index.position
+        if segment.offset < offset:
+            self._skip(segment, offset, limit)
+        base = segment.base
+        # Few records are one small read, also where zeros lie behind them.
+        chunk = CHUNK_BYTES if stop - offset > FEW_RECORDS else FIRST_BYTES
+        data: bytes | memoryview = b""
+        first = asked = 0
+        while segment.offset < stop and segment.position + FRAME_HEADER_BYTES < limit:
+            position = segment.position
+            at = position - first
+            if not 0 <= at <= len(data) - FRAME_HEADER_BYTES:
+                asked = min(chunk, limit - position)
+                data, first, at = segment.read(asked, position), position, 0
+                chunk = min(4 * chunk, CHUNK_BYTES)
+                if len(data) < FRAME_HEADER_BYTES:
+                    return
+            if begins_run(data, at):
+                if type(data) is not bytes:
+                    data = bytes(data)
+                taken = take_run(data, at, base, segment.offset - base, segment.chain, stop - segment.offset)
+                if taken is not None:
+                    run, at, segment.chain = taken
+                    segment.position = first + at
+                    segment.offset += run.count
+                    yield run, segment.offset
+                    continue
+            header = read_header(data, at)
+            if (
+                header is None
+                or header.chain != segment.chain
+                or base + header.base != segment.offset
+                or position + header.size > limit
+            ):
+                return
+            end = at + FRAME_HEADER_BYTES + header.body_length
+            if end > len(data):
+                if segment.index is None:
+                    limit = self.files.stat_open(segment.descriptor).size
+                if position + header.size > limit or (position == first and asked >= header.size):
+                    # The file ends within the frame.
+                    return
+                asked = max(min(chunk, limit - position), header.size)
+                data, first = segment.read(asked, position), position
+                continue
+            body = memoryview(data)[at + FRAME_HEADER_BYTES : end]
+            if crc32c(body) != header.body_crc:
+                return
+            segment.position = position + header.size
+            segment.offset += header.span
+            segment.chain = header.crc
+            frame = Frame(header, body, segment.offset - header.span)
+            if header.lost:
+                raise self._lost(frame)
+            yield self.columns(frame), segment.offset
 
     def _skip(self, segment: Segment, offset: int, limit: int) -> None:
         """Step over frames before an offset, by their headers alone; damage among them does not matter here."""
@@ -225,6 +330,8 @@ class Reader:
             segment = self._open(base)
             if segment is None:
                 return None
+        if segment.offset == offset or (segment.index is None and self._at_end(segment, offset)):
+            return segment
         index = segment.index or self._active_index(segment)
         if index is not None and index.offsets:
             if index is not segment.index and segment.base + index.span == offset:
@@ -236,6 +343,8 @@ class Reader:
         return segment
 
     def _base_of(self, offset: int) -> int | None:
+        if not self.bases:
+            self.bases = self.indexes.bases.get(self.partition.path, self.bases)
         if not self.bases or offset < self.bases[0]:
             self._list()
         at = bisect_right(self.bases, offset) - 1
@@ -247,12 +356,14 @@ class Reader:
         except FileNotFoundError:
             names = []
         self.bases = sorted(base for name in names if (base := segment_base(name)) is not None)
+        self.indexes.keep_bases(self.partition.path, self.bases)
 
     def _open(self, base: int) -> Segment | None:
         self.close()
         path = f"{self.partition.path}/{segment_name(base)}"
         try:
-            segment = Segment(self.files, path, base, mapped=self.mapped)
+            owner = (self.partition.topic_id, self.partition.index)
+            segment = Segment(self.files, path, base, owner, mapped=self.mapped)
         except FileNotFoundError:
             return None
         self.segment = segment
@@ -266,6 +377,14 @@ class Reader:
         if self.mapped and index is not None:
             segment.use_mapping()
         return segment
+
+    def _at_end(self, segment: Segment, offset: int) -> bool:
+        """Go to the published end of the newest segment if that is the offset, without a walk over what lies before."""
+        state = self._state()
+        if state is None or (state.base, state.salt, state.end) != (segment.base, segment.salt, offset):
+            return False
+        segment.position, segment.offset, segment.chain = state.position, offset, state.chain
+        return True
 
     def _active_index(self, segment: Segment) -> Index | None:
         """The index of the newest segment up to its published position; the process keeps it and extends it."""
@@ -348,6 +467,39 @@ class Reader:
 
     # Damage.
 
+    def stand(self, offset: int) -> None:
+        """Go to the end, if an offset is that: what comes next is then one read away, and no walk over all before."""
+        if offset == self.partition.end:
+            self._at(offset)
+
+    def newest(self, start: int, stop: int) -> Run | None:
+        """The records of [start, stop) when one small read at the place where this stands has them all, else None.
+
+        None says nothing about them: `pieces` has them, or says what is wrong.
+        """
+        segment = self.segment
+        if segment is None or segment.offset != start or segment.index is not None:
+            return None
+        words, word = self.partition.home.tails.words, self.partition.word
+        block = word + (BLOCK_A if words[word + BLOCK_A] > words[word + BLOCK_B] else BLOCK_B)
+        # Where frames end, by a block that may be half stored: it only says how much there is to read.
+        size = words[block + BLOCK_POSITION] - segment.position
+        if not 0 < size <= CHUNK_BYTES:
+            return None
+        data = segment.read(size, segment.position)
+        taken = take_run(bytes(data), 0, segment.base, start - segment.base, segment.chain, stop - start)
+        if taken is None or taken.run.count != stop - start:
+            return None
+        segment.position += taken.at
+        segment.offset = stop
+        segment.chain = taken.chain
+        return taken.run
+
+    def _lost(self, frame: Frame) -> CorruptionError:
+        """The error for a placeholder: it names exactly the range that it stands for."""
+        path = self.segment.path if self.segment is not None else None
+        return lost_error(frame.header, frame.body, frame.offset, self.partition.index, path)
+
     def _damage(self, offset: int, stop: int) -> CorruptionError:
         """The error that names the range which cannot be read, from `offset` to where reading goes on."""
         segment = self._at(offset)
@@ -413,8 +565,8 @@ class Reader:
 
     # Other orders.
 
-    def frames_reverse(self, start: int, stop: int) -> Iterator[Frame]:
-        """The frames of `frames`, last first; memory is bounded by one stretch of an index."""
+    def pieces_reverse(self, start: int, stop: int) -> Iterator[Piece]:
+        """The pieces of `pieces`, last first; memory is bounded by one stretch of an index."""
         stop = min(stop, self.partition.end)
         # Once is enough: below here nothing is added, and what goes is noticed where it is missing.
         self._list()
@@ -426,22 +578,22 @@ class Reader:
                 raise damage
             stop = first
 
-    def _stretch(self, first: int, stop: int) -> tuple[list[Frame], CorruptionError | None]:
-        """The frames of a stretch behind its last damage, and that damage."""
-        frames: list[Frame] = []
+    def _stretch(self, first: int, stop: int) -> tuple[list[Piece], CorruptionError | None]:
+        """The pieces of a stretch behind its last damage, and that damage."""
+        pieces: list[Piece] = []
         damage = None
         while first < stop:
             try:
-                for frame in self.frames(first, stop):
-                    frames.append(frame)
-                    first = frame.offset + frame.header.span
+                for piece in self.pieces(first, stop):
+                    pieces.append(piece)
+                    first = piece[1]
             except CorruptionError as error:
                 if error.last is None or error.last < first:
                     raise
                 damage = error
-                frames = []
+                pieces = []
                 first = error.last + 1
-        return frames, damage
+        return pieces, damage
 
     def _stretch_start(self, offset: int) -> int:
         """The first offset of the stretch that holds an offset."""
@@ -453,8 +605,11 @@ class Reader:
             return segment.base
         return segment.base + index.offsets[index.find(offset - segment.base)]
 
-    def offset_at(self, time: int) -> int:
-        """The first offset whose record is at or after a time; the end when there is none."""
+    def offset_at(self, time: int, *, skip: bool = False) -> int:
+        """The first offset whose record is at or after a time; the end when there is none.
+
+        Lost records count with the times of their neighbours. With `skip` damage is passed over.
+        """
         start, end = self.partition.start, self.partition.end
         for info in self.segments():
             if info.max_time < time or info.end <= start:
@@ -463,13 +618,28 @@ class Reader:
             index = (segment.index or self._active_index(segment)) if segment is not None else None
             entry = index.from_time(time) if index is not None else None
             first = info.base if index is None or entry is None else info.base + index.offsets[entry]
-            for frame in self.frames(max(first, start), min(info.end, end)):
+            for frame in self._whole_frames(max(first, start), min(info.end, end), skip):
                 if frame.header.max_time >= time:
+                    if frame.header.lost:
+                        return max(frame.offset, start)
                     column = self.columns(frame)
                     for at in range(column.count):
                         if column.time(at) >= time and column.offset(at) >= start:
                             return column.offset(at)
         return end
+
+    def _whole_frames(self, start: int, stop: int, skip: bool) -> Iterator[Frame]:
+        """Frames and placeholders; with `skip` on behind every damage."""
+        while start < stop:
+            try:
+                for frame in self.frames(start, stop, lost=True):
+                    yield frame
+                    start = frame.offset + frame.header.span
+                return
+            except CorruptionError as error:
+                if not skip or error.last is None or error.last < start:
+                    raise
+                start = error.last + 1
 
     def segments(self) -> list[SegmentInfo]:
         """The partition's segments, oldest first, without those that nothing is published in."""
@@ -518,6 +688,27 @@ class Reader:
             return None
         header = read_header(memoryview(self.segment.read(FRAME_HEADER_BYTES, HEADER_BYTES)))
         return None if header is None else header.min_time
+
+
+def lost_error(header: Header, note: memoryview, offset: int, partition: int, path: str | None) -> CorruptionError:
+    """The error for the records that a placeholder stands for; its note says why they were lost."""
+    return CorruptionError(
+        f"Stored records were lost: {lost_reason(note)}",
+        partition=partition,
+        first=offset,
+        last=offset + header.span - 1,
+        path=path,
+        hint="The log was repaired, and every record outside the named range is readable; "
+        'go on behind it with read(on_damage="skip"), or begin at the offset after it.',
+    )
+
+
+def lost_reason(note: memoryview) -> str:
+    """Why records were lost, as the note in their placeholder says."""
+    try:
+        return str(json.loads(bytes(note))["reason"])
+    except (ValueError, KeyError, TypeError):
+        return "the reason was not noted"
 
 
 def _find_magic(read: Read, position: int, stop: int) -> int:

@@ -10,13 +10,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace, is_snapshot
+from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
-from tailrace.disk.journal import ADOPT, Entry, JournalFile, Part, read_all, restore_names
+from tailrace.disk.journal import ADOPT, WRITE, Entry, JournalFile, Part, restore_names
+from tailrace.disk.repair.journal import salvage_all
+from tailrace.disk.runs import skim_run
 from tailrace.disk.segment import (
+    CHUNK_BYTES,
     HEADER_BYTES,
     Index,
+    Read,
     flatten,
     read_footer,
     read_segment_header,
@@ -53,6 +58,10 @@ from tailrace.errors import CorruptionError, DurabilityError, RecoveryNeededErro
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
+STAGED_SUFFIX = ".staged"
+# More directories than this are brought to disk by one sync of everything.
+PARENTS_MAX = 64
+
 
 class Recovered(NamedTuple):
     """Where one partition stands."""
@@ -79,16 +88,39 @@ class Survey(NamedTuple):
 class Recovery:
     """One run; the holder of the log's exclusive lock, or a reader that only looks (`write` is false)."""
 
-    def __init__(self, files: Files, path: str, log_id: bytes, *, write: bool) -> None:
+    def __init__(
+        self, files: Files, path: str, log_id: bytes, *, write: bool, copied: bool = False, former: bytes = b""
+    ) -> None:
         self.files = files
         self.path = path
         self.log_id = log_id
         self.write = write
+        # Files of a copy are of different moments: the tails may know of frames that their segment lacks.
+        self.copied = copied
         if write:
             restore_names(files, f"{path}/journal")
-        self.floors, self.old_boot = self._read_floors()
-        self.journal = read_all(files, f"{path}/journal", log_id)
-        self.entries: list[Entry] = [entry for _, entries in self.journal for entry in entries]
+        self.floors, self.old_boot = read_floors(files, path, log_id)
+        if former and not self.old_boot:
+            # A copy that was given its own id by a process that died before it could write that into the tails.
+            self.floors, self.old_boot = read_floors(files, path, former)
+        self.journal = salvage_all(files, f"{path}/journal", log_id)
+        self.entries: list[Entry] = [entry for each in self.journal for entry in each.entries]
+        # What they hold for each slot and incarnation, in order.
+        self.parts: dict[tuple[int, int], list[Part]] = {}
+        for part in [part for entry in self.entries for part in entry.parts]:
+            self.parts.setdefault((part.slot, part.incarnation), []).append(part)
+        # The directory that was listed last, until something in it changes; those in which staged segments were seen.
+        self.listed: tuple[str, list[int]] | None = None
+        self.staged: set[str] = set()
+        # Directories of topics in which the names of partitions may not be on disk.
+        self.parents: set[str] = set()
+        # By slot, up to where commits wrote into segments that are missing.
+        self.missed: dict[int, int] = {}
+        # By slot and incarnation, and then by base and salt of a segment, up to where commits wrote into it.
+        self.ends: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+        for part in [part for entry in self.entries for part in entry.parts if part.kind == WRITE]:
+            ends = self.ends.setdefault((part.slot, part.incarnation), {})
+            ends[part.base, part.salt] = max(part.end, ends.get((part.base, part.salt), 0))
 
     def run(self) -> Survey:
         """Replay and scan every partition, the catalog first."""
@@ -101,37 +133,24 @@ class Recovery:
                 f"The catalog is damaged: {catalog_slot.damage}",
                 first=catalog_slot.state.end,
                 path=f"{self.path}/catalog",
-                hint="The records are not touched; restore the catalog directory from a copy of this log.",
+                hint="The records are not touched; run: tailrace repair, or restore the log from a backup.",
             )
         catalog = self._read_catalog(catalog_slot)
         slots = [catalog_slot, *(self._recover(place) for place in catalog.places())]
         if self.write:
+            self._sync_names()
             self._sweep(catalog)
         return Survey(catalog, slots)
 
-    # What is promised.
-
-    def _read_floors(self) -> tuple[dict[int, Floor], bytes]:
-        files = self.files
-        path = f"{self.path}/tails"
-        if files.stat(path) is None:
-            return {}, b""
-        descriptor = files.open(path)
-        try:
-            data = files.read(descriptor, files.stat_open(descriptor).size, 0)
-        finally:
-            files.close(descriptor)
-        if len(data) < TAILS_HEADER_BYTES:
-            return {}, b""
-        magic, _, boot, _, _, log_id = IDENTITY.unpack_from(data)
-        if magic != MAGIC or log_id != self.log_id:
-            return {}, b""
-        floors = {}
-        for slot, at in enumerate(range(TAILS_HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
-            block = newest_block(data[at : at + SLOT_BYTES])
-            if block is not None:
-                floors[slot] = Floor(block[1], block[2])
-        return floors, boot
+    def _sync_names(self) -> None:
+        """Bring names to disk: of directories that were missing, and of empty ones, which a recovery that died made."""
+        if len(self.parents) > PARENTS_MAX:
+            self.files.sync_everything()
+            return
+        for parent in sorted(self.parents):
+            self.files.sync_directory(parent)
+        if self.parents:
+            self.files.sync_directory(f"{self.path}/topics")
 
     # One partition.
 
@@ -141,17 +160,27 @@ class Recovery:
         promised = floor.state if floor and floor.incarnation == place.incarnation else ABSENT
         self._make_directory(directory)
         damage = self._replay(place, directory)
+        if self.write and place.slot != CATALOG_SLOT and not self._bases(directory):
+            self.parents.add(directory.rpartition("/")[0])
         state, found = self._scan(place, directory, promised)
         damage = damage or found
         if state.end < promised.safe:
             damage = (
                 damage or f"records up to {promised.safe} were acknowledged, but only those below {state.end} are there"
             )
-            state = state._replace(end=promised.safe)
+            if (promised.base, promised.salt, promised.end) == (state.base, state.salt, promised.safe):
+                # Where the segment ended when it was whole: reading behind the damage and a repair rely on that.
+                state = promised._replace(synced=0)
+            else:
+                state = _unreached(state, promised.safe)
+        journalled = max(self._journalled(place, directory), self.missed.get(place.slot, 0))
+        if state.end < journalled:
+            damage = damage or f"the journal holds records up to {journalled}, but its segments end at {state.end}"
+            state = _unreached(state, journalled)
         if state.end < place.trim:
             # Only what was on disk is ever trimmed, and the newest segment keeps the end in its name.
             damage = damage or f"records up to {place.trim} were trimmed, but its segments end at {state.end}"
-            state = state._replace(end=place.trim)
+            state = _unreached(state, place.trim)
         first = self._first_base(directory)
         if place.slot == CATALOG_SLOT and not self.write:
             first = min(self._needed(directory, self._bases(directory)), default=0)
@@ -176,6 +205,8 @@ class Recovery:
             for found in walk(reading(self.files, descriptor), HEADER_BYTES, 0, chain, size, bodies=True):
                 return is_snapshot(columns(found.header, found.body, base).value(0) or b"")
             return False
+        except CodecError:
+            return False
         finally:
             self.files.close(descriptor)
 
@@ -183,16 +214,18 @@ class Recovery:
         """A copy may have left empty directories out."""
         if self.write and self.files.stat(directory) is None:
             parent = directory.rpartition("/")[0]
-            if self.files.stat(parent) is None:
-                self.files.make_directory(parent)
-                self.files.sync_directory(parent.rpartition("/")[0])
+            self.files.make_directory(parent)
             self.files.make_directory(directory)
-            self.files.sync_directory(parent)
+            self.parents.add(parent)
+            self.listed = None
 
     def _bases(self, directory: str) -> list[int]:
-        if self.files.stat(directory) is None:
-            return []
-        return sorted(base for name in self.files.list_directory(directory) if (base := segment_base(name)) is not None)
+        if self.listed is None or self.listed[0] != directory:
+            names = [] if self.files.stat(directory) is None else self.files.list_directory(directory)
+            if any(name.endswith(STAGED_SUFFIX) for name in names):
+                self.staged.add(directory)
+            self.listed = (directory, sorted(base for name in names if (base := segment_base(name)) is not None))
+        return self.listed[1]
 
     def _first_base(self, directory: str) -> int:
         return min(self._bases(directory), default=0)
@@ -201,19 +234,27 @@ class Recovery:
         """Write what the journal holds for this slot into its segments; what cannot be, in words."""
         touched: set[int] = set()
         damage = None
-        for entry in self.entries:
-            for part in entry.parts:
-                if (part.slot, part.incarnation) == (place.slot, place.incarnation):
-                    bases = self._bases(directory)
-                    if bases and part.base < bases[0] and not self._waits(directory, part):
-                        # It was trimmed since.
-                        continue
-                    replay = self._replay_adopt if part.kind == ADOPT else self._replay_write
-                    if not replay(directory, part, bases, touched):
-                        damage = damage or f"the journal names segment {segment_name(part.base)}, which is missing"
+        for part in self.parts.get((place.slot, place.incarnation), ()):
+            bases = self._bases(directory)
+            if bases and part.base < bases[0] and not self._waits(directory, part):
+                # It was trimmed since.
+                continue
+            replay = self._replay_adopt if part.kind == ADOPT else self._replay_write
+            if not replay(directory, part, bases, touched):
+                damage = damage or f"the journal names segment {segment_name(part.base)}, which is missing"
+                self.missed[place.slot] = max(part.end, self.missed.get(place.slot, 0))
         for base in touched:
             self._sync(f"{directory}/{segment_name(base)}")
         return damage
+
+    def _journalled(self, place: SlotPlace, directory: str) -> int:
+        """Where the partition ends at least: what a commit wrote follows from what was synced before it."""
+        end = 0
+        for (base, salt), after in self.ends.get((place.slot, place.incarnation), {}).items():
+            path = f"{directory}/{segment_name(base)}"
+            if after > end and self.files.stat(path) is not None and self._salt_of(path) == salt:
+                end = after
+        return end
 
     def _waits(self, directory: str, part: Part) -> bool:
         """Whether a staged segment has no name yet: those that follow it in the same commit may have theirs."""
@@ -246,10 +287,12 @@ class Recovery:
             if self.write and self._salt_of(target) == part.salt:
                 # A recovery before this one may have died or failed at the sync that follows: move it once more.
                 self.files.rename(target, staged)
+                self.listed = None
         elif not self.write:
             raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
         if self.write and self.files.stat(staged) is not None:
             self.files.rename(staged, target)
+            self.listed = None
             self.files.sync_directory(directory)
         return True
 
@@ -326,6 +369,7 @@ class Recovery:
         if self.write and gone:
             for base in gone:
                 self.files.remove_file(f"{directory}/{segment_name(base)}")
+                self.listed = None
                 self.files.sync_directory(directory)
         return bases[len(gone) :]
 
@@ -341,6 +385,7 @@ class Recovery:
         if self.write:
             for base in bases[:first]:
                 self.files.remove_file(f"{directory}/{segment_name(base)}")
+                self.listed = None
                 self.files.sync_directory(directory)
         return bases[first:]
 
@@ -370,18 +415,19 @@ class Recovery:
 
     def _scan_active(self, descriptor: int, base: int, salt: int, size: int, promised: State) -> State:
         """Follow the chain of the newest segment from where it is known to be whole."""
-        position, offset, chain = HEADER_BYTES, 0, salt_chain(salt)
-        if (
-            (promised.base, promised.salt) == (base, salt)
-            and promised.active
-            and promised.synced == promised.position <= size
-        ):
-            position, offset, chain = promised.position, promised.end - base, promised.chain
-        last = promised.last if position > HEADER_BYTES else 0
-        for group in whole_groups(walk(reading(self.files, descriptor), position, offset, chain, size, bodies=True)):
-            frame = group[-1]
-            last = frame.position
-            position, offset, chain = last + frame.header.size, frame.header.base + frame.header.span, frame.header.crc
+        read = reading(self.files, descriptor)
+        place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
+        known = (promised.base, promised.salt) == (base, salt) and promised.active and not self.copied
+        if known and promised.synced <= size:
+            if promised.synced == promised.position:
+                last = promised.last if promised.position > HEADER_BYTES else 0
+                place = Place(promised.position, promised.end - base, promised.chain, last)
+            elif promised.synced > HEADER_BYTES:
+                # The frame behind what was synced says its own offset; without one, a walk from the start finds it.
+                place = follow_chain(read, Place(promised.synced, -1, promised.synced_chain, 0), size)
+                if place.offset < 0:
+                    place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
+        position, offset, chain, last = follow_chain(read, place, size)
         end = base + offset
         return State(end, base, position, chain, HAS_SEGMENT, salt, position, chain, last, end, 0)
 
@@ -412,18 +458,34 @@ class Recovery:
             entry = known.get(name)
             if entry is None and _is_topic_id(name[:8]) and int(name[:8], 16) <= catalog.offset:
                 remove_tree(files, f"{topics}/{name}")
-            elif entry is not None:
-                self._sweep_staged(f"{topics}/{name}")
+            elif entry is None and _is_topic_id(name[:8]) and self.copied:
+                # Made after the catalog was copied: left there it would stand in the way of the next new topic.
+                self._put_aside(topics, name)
+            elif entry is not None and self.copied:
+                # Copied at another moment than the catalog, a topic may have partitions that it does not know.
+                for partition in files.list_directory(f"{topics}/{name}"):
+                    self._sweep_staged(f"{topics}/{name}/{partition}")
+        for directory in sorted(self.staged):
+            self._sweep_staged(directory)
 
-        if files.stat(f"{self.path}/members") is not None:
-            # Whoever recovers is alone: no member of any group is left.
-            remove_tree(files, f"{self.path}/members")
+        for name in ("members", "backup-links"):
+            if files.stat(f"{self.path}/{name}") is not None:
+                # Whoever recovers is alone: no member of any group is left, and no backup is under way.
+                remove_tree(files, f"{self.path}/{name}")
 
-    def _sweep_staged(self, topic: str) -> None:
-        for partition in self.files.list_directory(topic):
-            for name in self.files.list_directory(f"{topic}/{partition}"):
-                if name.endswith(".staged"):
-                    self.files.remove_file(f"{topic}/{partition}/{name}")
+    def _put_aside(self, topics: str, name: str) -> None:
+        files = self.files
+        aside = f"{self.path}/quarantine"
+        if files.make_directory(aside):
+            files.sync_directory(self.path)
+        files.rename(f"{topics}/{name}", f"{aside}/{name}.{files.random_bytes(4).hex()}")
+        files.sync_directory(aside)
+        files.sync_directory(topics)
+
+    def _sweep_staged(self, directory: str) -> None:
+        for name in self.files.list_directory(directory):
+            if name.endswith(STAGED_SUFFIX):
+                self.files.remove_file(f"{directory}/{name}")
 
     # The end: old entries are dead, then the tails are new.
 
@@ -433,9 +495,9 @@ class Recovery:
             return
         files = self.files
         directory = f"{self.path}/journal"
-        generation = max((file.generation.generation for file, _ in self.journal if file.generation), default=0)
-        lsn = max((file.place.lsn for file, _ in self.journal if file.generation), default=1)
-        newest, _ = self.journal[-1]
+        generation = max((file.generation.generation for file, _, _ in self.journal if file.generation), default=0)
+        lsn = max(1, *(each.file.place.lsn for each in self.journal))
+        newest = self.journal[-1].file
         first = newest.generation.first if newest.generation else generation + 1
         file = JournalFile(files, directory, newest.number, self.log_id)
         file.open(write=True)
@@ -444,9 +506,91 @@ class Recovery:
         finally:
             file.close()
         files.sync_directory(directory)
-        for older, _ in self.journal[:-1]:
-            files.remove_file(older.path)
+        for older in self.journal[:-1]:
+            files.remove_file(older.file.path)
         files.sync_directory(directory)
+
+
+def _unreached(state: State, end: int) -> State:
+    """A state that ends behind what its segment shows.
+
+    It names no place that is known to be whole, or the next recovery would go on from there and call the rest sound.
+    """
+    return state._replace(end=end, synced=0, last=0)
+
+
+class Place(NamedTuple):
+    """Where a chain was followed to: position, offset within the segment, chain, and where its last frame lies."""
+
+    position: int
+    offset: int
+    chain: int
+    last: int
+
+
+def follow_chain(read: Read, place: Place, stop: int) -> Place:
+    """Go over all whole groups of frames from a place on; a negative offset takes the first frame's own."""
+    position, offset, chain, last = place
+    while True:
+        before = position
+        for group in whole_groups(walk(read, position, offset, chain, stop, bodies=True)):
+            header = group[-1].header
+            last = group[-1].position
+            position, offset, chain = last + header.size, header.base + header.span, header.crc
+            if header.count == 1:
+                break
+        if position == before:
+            return Place(position, offset, chain, last)
+        while header.count == 1 and position < stop:
+            # Frames of one record cost a quarter when they are passed over in one loop.
+            data = bytes(read(min(CHUNK_BYTES, stop - position), position))
+            at, offset, chain, passed = skim_run(data, 0, offset, chain)
+            if passed < 0:
+                break
+            last, position = position + passed, position + at
+
+
+def read_floors(files: Files, path: str, log_id: bytes) -> tuple[dict[int, Floor], bytes]:
+    """What the tails of an earlier boot promise of each slot, and which boot that was."""
+    name = f"{path}/tails"
+    if files.stat(name) is None:
+        return {}, b""
+    descriptor = files.open(name)
+    try:
+        data = files.read(descriptor, files.stat_open(descriptor).size, 0)
+    finally:
+        files.close(descriptor)
+    if len(data) < TAILS_HEADER_BYTES:
+        return {}, b""
+    magic, _, boot, _, _, own_id = IDENTITY.unpack_from(data)
+    if magic != MAGIC or own_id != log_id:
+        return {}, b""
+    floors = {}
+    for slot, at in enumerate(range(TAILS_HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
+        block = newest_block(data[at : at + SLOT_BYTES])
+        if block is not None:
+            floors[slot] = Floor(block[1], block[2])
+    return floors, boot
+
+
+def is_copy(files: Files, path: str, log_id: bytes) -> bool:
+    """Whether the tails were copied: they name another file than themselves."""
+    name = f"{path}/tails"
+    if files.stat(name) is None:
+        return False
+    descriptor = files.open(name)
+    try:
+        stat = files.stat_open(descriptor)
+        data = files.read(descriptor, IDENTITY.size, 0)
+    finally:
+        files.close(descriptor)
+    if len(data) < IDENTITY.size:
+        return False
+    magic, _, boot, device, inode, own_id = IDENTITY.unpack(data)
+    if magic != MAGIC or own_id != log_id:
+        return False
+    # With another boot a disk may have another number, but its files keep theirs.
+    return bool(inode != stat.inode or (boot == files.boot_id() and device != stat.device))
 
 
 def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, catalog: Catalog) -> None:
@@ -458,12 +602,21 @@ def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, cat
     frames = flatten(
         whole_groups(walk(reading(files, descriptor), HEADER_BYTES, 0, salt_chain(header.salt), size, bodies=True))
     )
+    first = base
+    values: list[bytes | None] = []
     for found in frames:
-        if base + found.header.base >= end:
-            return
-        column = columns(found.header, found.body, base + found.header.base)
-        for at in range(found.header.count):
-            catalog.apply(column.offset(at), column.value(at) or b"")
+        offset = base + found.header.base
+        if offset >= end:
+            break
+        if offset != first + len(values):
+            catalog.apply_all(first, values)
+            first, values = offset, []
+        try:
+            values += columns(found.header, found.body, offset).values()
+        except CodecError as error:
+            last = offset + found.header.span - 1
+            raise CorruptionError("A catalog record cannot be understood", first=offset, last=last) from error
+    catalog.apply_all(first, values)
 
 
 def build_tails(

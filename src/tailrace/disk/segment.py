@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import Header, Prepared, body_fits, crc32c, read_header, salt_chain
 from tailrace.errors import VersionError
-from tailrace.limits import INDEX_ENTRIES_MAX
+from tailrace.limits import INDEX_ENTRIES_MAX, OFFSET_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -184,6 +184,8 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
     body_bytes = size - TRAILER_BYTES - frames_end
     if entries > INDEX_ENTRIES_MAX or body_bytes != entries * ENTRY.size + producers * 24 or frames_end < HEADER_BYTES:
         return None
+    if records > span or span > OFFSET_MAX:
+        return None
     body = files.read(descriptor, body_bytes, frames_end)
     if crc32c(body) != body_crc:
         return None
@@ -191,6 +193,10 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
     columns = list(zip(*ENTRY.iter_unpack(body[: entries * ENTRY.size]), strict=True))
     if columns:
         index.offsets, index.positions, index.lows, index.highs, index.chains = (list(c) for c in columns[:5])
+        # A search in numbers that do not rise ends nowhere, or never.
+        for numbers, low, stop in ((index.offsets, 0, span), (index.positions, HEADER_BYTES, frames_end)):
+            if numbers[0] < low or numbers[-1] >= stop or numbers != sorted(numbers):
+                return None
     index.span, index.records, index.position, index.chain = span, records, frames_end, chain
     return index
 
@@ -221,7 +227,7 @@ def walk(read: Read, position: int, offset: int, chain: int, stop: int, *, bodie
         if header is None or header.chain != chain or position + header.size > stop:
             return
         if header.base != offset:
-            if offset >= 0:
+            if offset >= 0 or header.base > OFFSET_MAX:
                 return
             offset = header.base
         if bodies:

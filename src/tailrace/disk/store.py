@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.commit import Committer
 from tailrace.disk.flusher import Flusher
-from tailrace.disk.frame import MORE, Prepared
+from tailrace.disk.frame import HEADER_BYTES, MORE, Prepared
 from tailrace.disk.gauges import Gauges
 from tailrace.disk.groupcommit import GroupCommit, Waiter
 from tailrace.disk.home import Home, is_untyped, storage_error
-from tailrace.disk.lock import Reentered
+from tailrace.disk.lock import Reentered, let_go
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
 from tailrace.disk.reader import Indexes, Reader
 from tailrace.disk.staging import Write
-from tailrace.disk.tails import DIRTY, END, SAFE, UNRESOLVED_WORD, word_of
+from tailrace.disk.tails import DIRTY, END, SAFE, UNRESOLVED_WORD, WATCHED_US_MAX, WATCHED_WORD, word_of
 from tailrace.errors import (
     ClosedError,
     CommittedNotVisibleError,
@@ -26,6 +26,7 @@ from tailrace.errors import (
     DurabilityError,
     LimitError,
     LockedError,
+    NotALogError,
     OffsetMismatchError,
     OffsetOutOfRangeError,
     ReadOnlyError,
@@ -71,9 +72,11 @@ class Store:
         # One thread follows the catalog at a time; taken after every other lock, and nothing is waited for under it.
         self.catalog_mutex = threading.RLock()
         self.closed = False
+        # Whether the directory has other files by now: what is written to the open ones is lost.
+        self.gone = False
         self.catalog_partition = self._partition(CATALOG_PLACE)
-        self.committer = Committer(self.home, self.locate)
-        self.queue = GroupCommit(self._commit_group)
+        self.committer = Committer(self.home, self.locate, self.is_dropped)
+        self.queue = GroupCommit(self._commit_group, self._append)
         self.flusher = Flusher(tuning.flush_seconds, files.monotonic, self.flush_quietly)
         self.checkpointed = files.monotonic()
         # Called after every round of the flusher, in its thread; it returns at once.
@@ -114,7 +117,7 @@ class Store:
                         raise CorruptionError("The catalog cannot be followed", path=self.tails.path) from error
         except CorruptionError as error:
             error.topic = error.topic or "the catalog"
-            error.hint = "The records are not touched; restore the catalog directory from a copy of this log."
+            error.hint = "The records are not touched; run: tailrace repair, or restore the log from a backup."
             raise
         except OSError as error:
             if is_untyped(error):
@@ -137,10 +140,9 @@ class Store:
         start = catalog.offset
         if not start or start < self.catalog_partition.start:
             start = reader.newest_base(end)
-        for frame in reader.frames(start, end):
-            column = reader.columns(frame)
-            for at in range(column.index_at(start), column.count):
-                catalog.apply(column.offset(at), column.value(at) or b"")
+        for column, _ in reader.pieces(start, end):
+            first = column.index_at(start)
+            catalog.apply_all(column.offset(first), column.values(first))
 
     def locate(self, slot: int) -> Partition | None:
         """The partition of a slot, None when no topic alive has it."""
@@ -150,6 +152,10 @@ class Store:
             if place is not None:
                 partition = self._partition(place)
         return partition
+
+    def is_dropped(self, slot: int) -> bool:
+        """Whether the catalog says that the topic of a slot was dropped."""
+        return self.refresh().place(slot) is None
 
     def partition(self, slot: int) -> Partition:
         """The partition of a slot that the catalog names, with the topic's current settings."""
@@ -181,6 +187,11 @@ class Store:
         """Refuse to write through a closed or read-only handle."""
         if self.closed:
             raise ClosedError("The log is closed.")
+        if self.gone:
+            raise NotALogError(
+                f"The log at {self.path} was removed or replaced while it was open.",
+                hint="Nothing of this call was written; what was appended since went with it. Close it and open anew.",
+            )
         if not self.writable:
             raise ReadOnlyError("The log is open for reading only.")
 
@@ -191,24 +202,28 @@ class Store:
         durable: float | None,
         expect: int | None = None,
         guard: Callable[[], None] | None = None,
+        now_us: int = 0,
     ) -> int:
         """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds.
 
         A guard is called under the lock, before the write. It decides by what the partition holds then, so nothing is
         written together with it.
         """
-        self.check_writable()
+        if self.closed or not self.writable:
+            self.check_writable()
         if partition.lock.descriptor < 0:
             self.make_way([partition])
         flusher = self.flusher
         if flusher.thread is None and self.home.tuning.background:
             flusher.start()
         if durable == 0.0:
-            _check_size(frames)
+            if len(frames) > 1:
+                # What is too large must not take others with it.
+                _check_size(frames)
             if guard is not None:
-                return self._append(partition, frames, expect, sync=True, guard=guard)
+                return self._append(partition, frames, expect, True, guard)
             return self.queue.submit(partition, frames, expect)
-        first = self._append(partition, frames, expect, sync=False, guard=guard)
+        first = self._append(partition, frames, expect, False, guard, now_us)
         if durable is not None:
             flusher.within(durable)
         return first
@@ -218,12 +233,14 @@ class Store:
         partition: Partition,
         frames: Sequence[Prepared],
         expect: int | None,
-        *,
         sync: bool,
         guard: Callable[[], None] | None = None,
+        now_us: int = 0,
     ) -> int:
+        files = self.files
         gauges = self.home.gauges
-        began = self.files.monotonic() if gauges is not None else 0.0
+        began = files.monotonic()
+        now_us = now_us or files.now_us()
         size = _check_size(frames)
 
         # The same steps as `inside`, written out: this is the path of every single append.
@@ -237,8 +254,7 @@ class Store:
                     partition.expect(expect)
                 if guard is not None:
                     guard()
-                first = partition.write(frames, size, sync)
-                self.tails.wake()
+                first = partition.write(frames, size, sync, now_us)
                 partition.leave()
                 break
             except Reentered as problem:
@@ -248,6 +264,7 @@ class Store:
             except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
                 error = problem
             # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
+            self.home.leaving[partition.lock] = partition
             while True:
                 try:
                     partition.abandon()
@@ -255,8 +272,12 @@ class Store:
                 except KeyboardInterrupt as interrupt:
                     error = interrupt
             self.go_on_after(partition, error)
+        # Behind the release, which is a barrier: whoever says that it waits after this load sees the new end.
+        if now_us - self.tails.words[WATCHED_WORD] < WATCHED_US_MAX or files.tells_always:
+            self.tails.wake()
         if gauges is not None:
-            gauges.appended(sum([frame.count for frame in frames]), size, self.files.monotonic() - began)
+            count = frames[0].count if len(frames) == 1 else sum([frame.count for frame in frames])
+            gauges.appended(count, size, files.monotonic() - began)
         return first
 
     def inside(self, partition: Partition, action: Callable[[], Result], timeout: float | None = None) -> Result:
@@ -277,6 +298,7 @@ class Store:
             except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
                 error = problem
             # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
+            self.home.leaving[partition.lock] = partition
             while True:
                 try:
                     partition.abandon()
@@ -290,25 +312,29 @@ class Store:
         if isinstance(error, PendingCommit):
             self.committer.resolve()
         elif isinstance(error, TopicNotFoundError):
-            place = self.refresh().place(partition.slot)
-            if place is not None and place.incarnation == partition.incarnation:
-                # A drop is in the catalog before the slot shows it, so this slot was not dropped.
-                raise CorruptionError(
-                    "The tails say that the topic was dropped, the catalog says that it was not",
-                    partition=partition.index,
-                    path=self.tails.path,
-                ) from error
+            self._check_dropped(partition, error)
             raise error
         elif is_untyped(error):
             raise storage_error(error, "a write to a partition", partition.path) from error
         else:
             raise error
 
+    def _check_dropped(self, partition: Partition, error: TopicNotFoundError) -> None:
+        """Refuse a slot that says its topic was dropped, when it was not: trying again would never end."""
+        place = self.refresh().place(partition.slot)
+        if place is not None and place.incarnation == partition.incarnation:
+            # A drop is in the catalog before the slot shows it.
+            raise CorruptionError(
+                "The tails say that the topic was dropped, the catalog says that it was not",
+                partition=partition.index,
+                path=self.tails.path,
+            ) from error
+
     def _commit_group(self, waiters: list[Waiter]) -> None:
         """Commit what several threads wait for: one partition by its own sync, several by one journal entry."""
         if len(waiters) == 1:
             waiter = waiters[0]
-            waiter.first = self._append(waiter.partition, waiter.frames, waiter.expect, sync=True)
+            waiter.first = self._append(waiter.partition, waiter.frames, waiter.expect, True)
             return
         by_slot: dict[int, list[Waiter]] = {}
         for waiter in waiters:
@@ -362,7 +388,7 @@ class Store:
                 following += sum([frame.span for frame in waiter.frames])
             frames = [frame for waiter in fitting for frame in waiter.frames]
             if frames:
-                first = partition.write(frames, frames_size(frames), True)
+                first = partition.write(frames, frames_size(frames), True, self.files.now_us())
                 _give_offsets(first, fitting)
                 self.tails.wake()
             return fitting
@@ -391,8 +417,16 @@ class Store:
             return [self.append(write.partition, one_group(write.frames), 0.0, write.expect, write.guard)]
         gauges = self.home.gauges
         began = self.files.monotonic()
-        merged = [write._replace(frames=one_group(write.frames)) for write in writes]
-        firsts = self.committer.commit(merged)
+        merged = [
+            write if len(write.frames) < 2 else write._replace(frames=one_group(write.frames)) for write in writes
+        ]
+        try:
+            firsts = self.committer.commit(merged)
+        except TopicNotFoundError as error:
+            for write in merged:
+                if not write.partition.alive:
+                    self._check_dropped(write.partition, error)
+            raise
         if gauges is not None:
             frames = [frame for write in writes for frame in write.frames]
             gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
@@ -458,6 +492,9 @@ class Store:
     def flush_quietly(self) -> None:
         """What the flusher's thread does: failures are marked in the tails, where the next append meets them."""
         gauges = self.home.gauges
+        self.queue.look()
+        if self._is_gone():
+            self.gone, self.writable = True, False
         try:
             self.flush(FLUSHER_PATIENCE_SECONDS)
             now = self.files.monotonic()
@@ -471,6 +508,15 @@ class Store:
             gauges.beat()
         if self.on_beat is not None:
             self.on_beat()
+
+    def _is_gone(self) -> bool:
+        """Whether the tails at this path are no longer the open ones."""
+        try:
+            here, there = self.files.stat(self.tails.path), self.files.stat_open(self.tails.descriptor)
+        except OSError:
+            # A path that cannot be looked at just now says nothing.
+            return False
+        return here is None or (here.device, here.inode) != (there.device, there.inode)
 
     def checkpoint(self) -> None:
         """Empty the journal, when anything is in it, and move the durable floor of every partition."""
@@ -513,6 +559,10 @@ class Store:
         if error is not None:
             raise error
 
+    def let_go(self) -> None:
+        """Release what earlier calls of this thread left locked."""
+        let_go(self.home)
+
     def _give_back(self) -> None:
         try:
             for partition in list(self.partitions.values()):
@@ -547,7 +597,7 @@ class Store:
 
 def _check_size(frames: Sequence[Prepared]) -> int:
     """The bytes of one write, if they are not too many."""
-    size = frames[0].size if len(frames) == 1 else frames_size(frames)
+    size = HEADER_BYTES + len(frames[0].body) + 7 & ~7 if len(frames) == 1 else frames_size(frames)
     if size > GROUP_BYTES_MAX:
         raise LimitError(f"One write of {size:,} bytes to a partition is above the maximum of {GROUP_BYTES_MAX:,}.")
     return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import crc32c
@@ -21,6 +22,7 @@ VERSION = 1
 # Words of a slot, in aligned 8-byte units from its start.
 END, SAFE, START, INCARNATION, PENDING, FAILED, DIRTY, SYNCING = range(8)
 BLOCK_A, BLOCK_B = 8, 20
+BLOCK_POSITION = 3  # Words from a block's start.
 BLOCK_BYTES = 96
 
 # Words of the file's header.
@@ -28,18 +30,30 @@ READY_WORD = 64 // 8
 LOG_FAILED_WORD = 72 // 8
 UNRESOLVED_WORD = 80 // 8
 SLOTS_WORD = 88 // 8
+WATCHED_WORD = 96 // 8
 WAKE_POSITION = 128
 
 # Values of the word `failed`: a sync failed, or what is stored is not what the state says.
 UNSYNCABLE, DAMAGED = 1, 2
 
+# Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number.
+DROPPING = (1 << 64) - 1
+
 HAS_SEGMENT = 1
 SEALED = 2
+
+# A publisher raises the file event while somebody waited within this time; whoever waits says so more often.
+WATCHED_US_MAX = 1_000_000
+ANNOUNCED_US_MAX = 250_000
 
 IDENTITY = struct.Struct("<8sQ16sQQ16s")
 BLOCK_HEAD = struct.Struct("<QQQQIIQQI")
 BLOCK_REST = struct.Struct("<QQQQ")
 _CRC = struct.Struct("<I")
+# A slot's words up to the incarnation, and of both blocks: sequence, end, crc, safe, start, incarnation.
+_SLOT = struct.Struct("<4Q32x" + 2 * "QQ44xI8xQQQ")
+# Bound once: a block is packed for every append.
+_pack_head, _pack_rest, _pack_crc = BLOCK_HEAD.pack, BLOCK_REST.pack, _CRC.pack
 
 
 class State(NamedTuple):
@@ -69,9 +83,9 @@ ABSENT = State(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
     """One state block, checksummed."""
     end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = state
-    head = BLOCK_HEAD.pack(sequence, end, base, position, chain, flags, salt, synced, synced_chain)
-    rest = BLOCK_REST.pack(last, safe, start, incarnation)
-    return head + _CRC.pack(crc32c(head + rest)) + rest
+    head = _pack_head(sequence, end, base, position, chain, flags, salt, synced, synced_chain)
+    rest = _pack_rest(last, safe, start, incarnation)
+    return head + _pack_crc(crc32c(head + rest)) + rest
 
 
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
@@ -122,8 +136,9 @@ class Tails:
 
     def remap(self) -> None:
         """Map the file as large as it is now; views of the old mapping stay valid, they show the same pages."""
-        size = self.files.stat_open(self.descriptor).size
-        if size > self.size:
+        # Whole words only: a file that was cut somewhere ends where it ends.
+        size = self.files.stat_open(self.descriptor).size & ~7
+        if size > self.size or not size:
             if size < HEADER_BYTES + STEP_BYTES:
                 raise ValueError(f"{self.path} is too short to be a tails file")
             self.map = self.files.map(self.descriptor, size, write=self.write)
@@ -148,13 +163,14 @@ class Tails:
         """Slots whose words are not what their blocks say: (slot, newest state, incarnation).
 
         Unless `strict`, words may also be those of the block before: a writer died, or is at work, between the stores.
+        Where there is none before, whoever asks looks again: a writer is not at work there for long.
         """
         found = []
         words = self.words
-        for slot in range((self.size - HEADER_BYTES) // SLOT_BYTES):
+        for slot in self._doubtful():
             word = word_of(slot)
             # A dropped topic's slot has no incarnation, and nobody reads its other words.
-            if not words[word + INCARNATION] or not (words[word + BLOCK_A] or words[word + BLOCK_B]):
+            if (slot and not words[word + INCARNATION]) or not (words[word + BLOCK_A] or words[word + BLOCK_B]):
                 continue
             at = HEADER_BYTES + slot * SLOT_BYTES
             data = bytes(self.view[at : at + SLOT_BYTES])
@@ -162,13 +178,29 @@ class Tails:
             if not blocks:
                 continue
             states = [state for _, state, _ in blocks[: 1 if strict else 2]]
-            if not strict and len(blocks) == 1:
-                states.append(ABSENT)
             stored = [int.from_bytes(data[at : at + 8], "little") for at in (8 * END, 8 * SAFE, 8 * START)]
             expected = [{s.end for s in states}, {s.safe for s in states}, {s.start for s in states}]
             fits = all(value in values for value, values in zip(stored, expected, strict=True))
             if not fits or words[word + INCARNATION] != blocks[0][2]:
                 found.append((slot, blocks[0][1], blocks[0][2]))
+        return found
+
+    def _doubtful(self) -> list[int]:
+        """Slots whose words are not plainly those of their newest block, in one pass: ten thousand take 15 ms."""
+        count = (self.size - HEADER_BYTES) // SLOT_BYTES
+        data = bytes(self.view[HEADER_BYTES : HEADER_BYTES + count * SLOT_BYTES])
+        found = []
+        for slot, row in enumerate(_SLOT.iter_unpack(data)):
+            if slot and not row[INCARNATION]:
+                continue
+            at = slot * SLOT_BYTES + BLOCK_A * 8
+            number, end, crc, *others = row[4:10]
+            if row[10] > number:
+                at += BLOCK_BYTES
+                number, end, crc, *others = row[10:]
+            head, rest = data[at : at + BLOCK_HEAD.size], data[at + BLOCK_HEAD.size + 4 : at + BLOCK_BYTES]
+            if row[END] != end or [*row[SAFE : INCARNATION + 1]] != others or crc32c(head + rest) != crc:
+                found.append(slot)
         return found
 
     def restore_words(self) -> None:
@@ -195,17 +227,14 @@ class Tails:
         """Whether words may be believed: same boot, same file, same log, recovery finished."""
         stat = self.files.stat_open(self.descriptor)
         wanted = pack_identity(self.files.boot_id(), stat.device, stat.inode, log_id)
-        return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1
+        # The catalog has a state as soon as a topic was made: without one the slots were damaged or cleared.
+        emptied = self.words[SLOTS_WORD] > 1 and self.read_block(0) is None
+        return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1 and not emptied
 
     def read_block(self, slot: int) -> tuple[int, State, int] | None:
         """The newest valid state block of a slot."""
         at = HEADER_BYTES + slot * SLOT_BYTES
         return newest_block(bytes(self.view[at : at + SLOT_BYTES]))
-
-    def write_block(self, slot: int, sequence: int, state: State, incarnation: int) -> None:
-        """Store the block that `sequence` selects; the other one keeps the state before it."""
-        at = HEADER_BYTES + slot * SLOT_BYTES + 64 + (sequence & 1) * BLOCK_BYTES
-        self.view[at : at + BLOCK_BYTES] = pack_block(sequence, state, incarnation)
 
     def column(self, word: int, slots: int) -> list[int]:
         """One word of the first `slots` slots."""
@@ -216,10 +245,38 @@ class Tails:
         """Move the durable floor; nothing depends on it but the quality of damage reports."""
         self.files.sync_data(self.descriptor)
 
+    def announce(self) -> bool | None:
+        """Say that somebody waits for the file event. True when publishers may not have known: look again, then wait.
+
+        None when it cannot be said, because this process may not write here.
+        """
+        if self.announcing is None:
+            return None
+        now = self.files.now_us()
+        age = now - self.announcing[WATCHED_WORD]
+        if 0 <= age < ANNOUNCED_US_MAX:
+            return False
+        self.announcing[WATCHED_WORD] = now
+        return not 0 <= age < WATCHED_US_MAX - ANNOUNCED_US_MAX
+
+    @cached_property
+    def announcing(self) -> memoryview[int] | None:
+        """Words of the header that can be stored to, also from a handle that otherwise only reads."""
+        if self.write:
+            return self.words
+        try:
+            descriptor = self.files.open(self.path, write=True)
+        except OSError:
+            return None
+        try:
+            return self.files.map(descriptor, HEADER_BYTES, write=True).words
+        finally:
+            self.files.close(descriptor)
+
     def wake(self) -> None:
         """Raise a file event: a store into a mapping raises none."""
         try:
-            self.files.write(self.descriptor, b"\0", WAKE_POSITION)
+            self.files.wake(self.descriptor, WAKE_POSITION)
         except OSError:
             # Followers look by themselves every 100 ms; what was published stays published.
             return
@@ -246,6 +303,10 @@ class FrozenTails(Tails):
 
     def remap(self) -> None:
         """A frozen file does not grow."""
+
+    def announce(self) -> bool:
+        """Nobody publishes here."""
+        return False
 
     def close(self) -> None:
         """Nothing is open."""

@@ -14,7 +14,7 @@ EVENT_BYTES_MAX = 65_536  # Events of one file are 16 bytes each; what is left i
 
 
 class Watch:
-    """Wakes when a file is written to with write or pwrite; a store into a mapping is no event.
+    """Wakes when a file is written to, or woken by Files.wake; a store into a mapping is no event.
 
     With `closes` it also wakes when a file of that directory is closed by somebody who had it open for writing, be it
     by the end of its process, and notes that in `parted`; where the system has no such event, nothing is noted.
@@ -29,14 +29,23 @@ class Watch:
         self._closed = False
         self._queue = _Queue(path, closes)
 
-    def wait(self, timeout: float) -> bool:
-        """True when something happened since the last wait, else False after `timeout` seconds."""
+    def wait(self, timeout: float, *, clear: bool = True) -> bool:
+        """True when something happened since the last wait, else False after `timeout` seconds.
+
+        Unless `clear`, the caller calls that before it waits again, and looks at what it waits for in between: what
+        woke it is then in its hands a system call sooner.
+        """
         if self._closed:
             return True
-        if self._queue.watching:
-            return self._queue.wait(timeout)
-        self._queue.wait(min(timeout, POLL_SECONDS))
-        return True
+        queue = self._queue
+        happened = queue.wait(timeout if queue.watching else min(timeout, POLL_SECONDS)) or not queue.watching
+        if clear:
+            queue.clear()
+        return happened
+
+    def clear(self) -> bool:
+        """Take note of the events that ended the last wait; whether there were any."""
+        return not self._closed and self._queue.clear()
 
     def parted(self) -> bool:
         """Whether a file of the directory was closed since this was asked last, as far as waits have noticed."""
@@ -83,6 +92,10 @@ if sys.platform == "darwin":
         def wait(self, timeout: float) -> bool:
             return bool(self._queue.control(None, 2, max(timeout, 0.0)))
 
+        def clear(self) -> bool:
+            # An event is gone once it was told.
+            return False
+
         def wake(self) -> None:
             self._queue.control([select.kevent(0, _FILTER_USER, 0, _NOTE_TRIGGER)], 0)
 
@@ -91,6 +104,7 @@ if sys.platform == "darwin":
             _close_all(self)
 
 else:
+    _IN_ACCESS = 0x1  # How Files.wake tells; somebody who really writes is heard as well.
     _IN_MODIFY = 0x2
     _IN_CLOSE_WRITE = 0x8
     # A file that was removed before it was closed tells of no death: whoever leaves removes its own first.
@@ -107,24 +121,26 @@ else:
             self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             try:
                 self._events = _inotify(
-                    (path, _IN_MODIFY), *([(closes, _IN_CLOSE_WRITE | _IN_EXCL_UNLINK)] if closes else [])
+                    (path, _IN_ACCESS | _IN_MODIFY), *([(closes, _IN_CLOSE_WRITE | _IN_EXCL_UNLINK)] if closes else [])
                 )
             except BaseException:
                 os.close(self._wakes)
                 raise
             # The wakes first: closing the other takes milliseconds, in which an interrupt likes to come.
             self._open = [self._wakes, self._events] if self._events >= 0 else [self._wakes]
+            self.watching = self._events >= 0
+            self._ready: list[tuple[int, int]] = []
             self._poll = select.poll()
             self._poll.register(self._wakes, select.POLLIN)
             if self._events >= 0:
                 self._poll.register(self._events, select.POLLIN)
 
-        @property
-        def watching(self) -> bool:
-            return self._events >= 0
-
         def wait(self, timeout: float) -> bool:
-            ready = self._poll.poll(max(timeout, 0.0) * 1000)
+            self._ready = self._poll.poll(max(timeout, 0.0) * 1000)
+            return bool(self._ready)
+
+        def clear(self) -> bool:
+            ready, self._ready = self._ready, []
             for fd, _ in ready:
                 if fd == self._events:
                     events = os.read(fd, EVENT_BYTES_MAX)

@@ -1,0 +1,388 @@
+"""The plan of a repair: what each partition has, what it should have, and which of its files are to be written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import read_header, salt_chain
+from tailrace.disk.journal import ADOPT, WRITE, Entry, Part
+from tailrace.disk.repair.facts import Facts, PartitionPlan, SegmentPlan
+from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan
+from tailrace.disk.repair.source import READ_BYTES, Source, ends_in, footer_salt
+from tailrace.disk.segment import (
+    HEADER_BYTES,
+    Index,
+    SegmentHeader,
+    read_footer,
+    read_segment_header,
+    segment_base,
+    segment_name,
+    walk,
+    whole_groups,
+)
+from tailrace.limits import FRAME_RECORDS_MAX, OFFSET_MAX
+
+if TYPE_CHECKING:
+    from tailrace.disk.catalog import SlotPlace
+    from tailrace.disk.files import Files
+    from tailrace.disk.tails import State
+
+NEW_SUFFIX = ".new"
+STAGED_SUFFIX = ".staged"
+# Staged segments that nobody committed for so long are leftovers; younger ones may still be waited for.
+STAGED_AGE_US = 3_600_000_000
+
+
+class Planner:
+    """Looks at partitions one by one; it writes nothing."""
+
+    def __init__(
+        self, files: Files, path: str, entries: Iterable[Entry], tell: Callable[[int], None], *, cached: bool = False
+    ) -> None:
+        self.files = files
+        self.path = path
+        # Whether the page cache is left as it is: what it shows is what others read.
+        self.cached = cached
+        self.tell = tell
+        self.parts: dict[tuple[int, int], list[Part]] = {}
+        for entry in entries:
+            for part in entry.parts:
+                self.parts.setdefault((part.slot, part.incarnation), []).append(part)
+
+    def plan(self, place: SlotPlace, facts: Facts) -> PartitionPlan:
+        """What is to be done to the partition of a slot."""
+        return _Partition(self, place, facts._replace(cached=facts.cached or self.cached)).plan()
+
+    def unreached(self, place: SlotPlace) -> str | None:
+        """The newest segment of a slot of which nothing is promised, if whole frames lie behind where its chain ends.
+
+        They may be what a dead writer left, or what stands behind damage: without a promise nothing tells.
+        """
+        return _Partition(self, place, Facts(0, place.trim, None, recovering=True, cached=True)).unreached()
+
+
+class _Partition:
+    def __init__(self, planner: Planner, place: SlotPlace, facts: Facts) -> None:
+        self.files = planner.files
+        self.tell = planner.tell
+        self.place = place
+        self.facts = facts
+        self.directory = f"{planner.path}/{place.directory}"
+        self.parts = planner.parts.get((place.slot, place.incarnation), [])
+        self.names = self.files.list_directory(self.directory) if self.files.stat(self.directory) is not None else []
+        # By base the file that holds the segment: a staged one, where a commit that was not finished gave it its place.
+        self.sources: dict[int, str] = {
+            base: f"{self.directory}/{name}" for name in self.names if (base := segment_base(name)) is not None
+        }
+        self.why: list[str] = []
+        self.segments: list[SegmentPlan] = []
+        # By base the smallest and the largest time of the records in a segment.
+        self.times: dict[int, tuple[int, int]] = {}
+        self.aside: list[str] = []
+        self.empty: list[str] = []
+        self.reset = bool(facts.suspect)
+        # Whether the newest segment is an empty one behind the end: then no other is the one that the state names.
+        self.has_empty = False
+        self.end = facts.end
+
+    def plan(self) -> PartitionPlan:
+        if self.facts.suspect:
+            self.why.append(self.facts.suspect)
+        self._adopt()
+        self._find_end()
+        bases = self._used_bases()
+        first = min(bases, default=self.end)
+        expected = self.facts.start
+        if first > expected:
+            self._miss(expected, first, "its first segments are missing" if bases else "its segments are missing")
+        for base, following in pairwise([*bases, self.end]):
+            after = self._look_at(base, following)
+            if after < following:
+                self._miss(after, following, f"a segment is missing: {segment_name(after)}")
+        if self.reset and not bases and first == self.end:
+            self._keep_end()
+        leftovers = tuple(self._leftovers())
+        segments = tuple(self._between(each) for each in sorted(self.segments, key=lambda each: each.base))
+        return PartitionPlan(
+            self.place, self.end, self.facts.start, segments, self.reset, tuple(self.aside), leftovers, tuple(self.why)
+        )
+
+    def _between(self, segment: SegmentPlan) -> SegmentPlan:
+        """The same with the times of its neighbours, for placeholders at its edges."""
+        before = [self.times[base][1] for base in self.times if base < segment.base]
+        behind = [self.times[base][0] for base in sorted(self.times) if base > segment.base]
+        return segment._replace(before=max(before, default=None), behind=behind[0] if behind else None)
+
+    # What belongs to it.
+
+    def _adopt(self) -> None:
+        """Give staged segments their place that a commit named and nobody renamed."""
+        for part in self.parts:
+            staged = part.data.decode() if part.kind == ADOPT else ""
+            if staged and staged in self.names and part.base >= self.facts.start:
+                self.sources[part.base] = f"{self.directory}/{staged}"
+                self.end = max(self.end, part.end)
+                self.reset = True
+                self.why.append(f"a commit was not finished here: {segment_name(part.base)}")
+
+    def _find_end(self) -> None:
+        """Where the partition ends: not below what is promised, nor below what its newest segment shows."""
+        state = self.facts.state
+        if self.facts.bounded:
+            self.end = min(self.end, self._end_possible())
+        for part in self.parts:
+            path = self.sources.get(part.base)
+            if path is None:
+                # Trimmed, or missing: then what was committed to it is missing too.
+                self.end = max(self.end, part.end if part.base >= self.facts.start else 0)
+            elif part.kind == WRITE and self._salt_of(path) == part.salt:
+                self.end = max(self.end, part.end)
+        if state is not None and self._is_named(state):
+            return
+        bases = sorted(self.sources)
+        while bases and bases[-1] >= self.end and self._measure(bases[-1]) == bases[-1]:
+            # Nothing in it: a creation that nobody finished, or the successor of the last one.
+            bases.pop()
+        if bases:
+            self.end = max(self.end, self._measure(bases[-1]))
+        if self.facts.recovering:
+            return
+        self.reset = True
+        if not self.facts.suspect:
+            self.why.append("its state in the tails is not that of its newest segment")
+
+    def _end_possible(self) -> int:
+        """More offsets than this cannot be in the newest segment."""
+        if not self.sources:
+            return 0
+        base = max(self.sources)
+        stat = self.files.stat(self.sources[base])
+        return base + (0 if stat is None else stat.size // FRAME_HEADER_BYTES * FRAME_RECORDS_MAX)
+
+    def _is_named(self, state: State) -> bool:
+        """Whether the newest segment is the one that the state names."""
+        if not state.salt:
+            # A file as long as a header was created, and nobody lived to name it in the state.
+            return state.end == 0 and not any(self._is_longer(path) for path in self.sources.values())
+        path = self.sources.get(state.base)
+        return path is not None and self._salt_of(path) == state.salt
+
+    def _salt_of(self, path: str) -> int:
+        descriptor = self.files.open(path)
+        try:
+            header = read_segment_header(self.files, descriptor)
+            return header.salt if header is not None else footer_salt(self.files, descriptor) or 0
+        finally:
+            self.files.close(descriptor)
+
+    def _measure(self, base: int) -> int:
+        """The end of the frames of a segment that follow one another, and of its footer if it has one."""
+        source = Source(self.files, self.sources[base], cached=self.facts.cached)
+        try:
+            header = read_segment_header(self.files, source.descriptor)
+            salt = header.salt if header is not None else footer_salt(self.files, source.descriptor)
+            footer = read_footer(self.files, source.descriptor, salt) if salt else None
+            if footer is not None:
+                return base + footer.span
+            first = read_header(source.read(FRAME_HEADER_BYTES, HEADER_BYTES))
+            chain = salt_chain(salt) if salt else (first.chain if first is not None else 0)
+            after = 0
+            for group in whole_groups(walk(source.read, HEADER_BYTES, 0, chain, source.size, bodies=True)):
+                after = group[-1].header.base + group[-1].header.span
+            return base + after
+        finally:
+            source.close()
+
+    def _used_bases(self) -> list[int]:
+        """The segments that hold offsets below the end, oldest first; others go into quarantine or are left alone."""
+        used = []
+        bases = sorted(self.sources)
+        state = self.facts.state
+        for number, base in enumerate(bases):
+            path = self.sources[base]
+            if base < self.end:
+                following = bases[number + 1] if number + 1 < len(bases) else self.end
+                if min(following, self.end) <= self.facts.start and following < self.end:
+                    # Trimmed already; whoever sweeps has not come by yet.
+                    continue
+                used.append(base)
+            elif base == self.end and state is not None and state.base == base and self._salt_of(path) == state.salt:
+                # The empty segment that takes the next append; it goes with a state that is written anew.
+                if self.reset:
+                    self._put_aside(path)
+                else:
+                    self.has_empty = True
+            else:
+                self._put_aside(path)
+        return used
+
+    def _is_longer(self, path: str) -> bool:
+        stat = self.files.stat(path)
+        return stat is not None and stat.size > HEADER_BYTES
+
+    def _put_aside(self, path: str) -> None:
+        """What lies behind the end goes into quarantine; what is empty is a leftover, which would be in the way."""
+        if not self._is_longer(path):
+            return
+        if self._has_bytes(path):
+            self.aside.append(path)
+            self.why.append(f"{path.rpartition('/')[2]} lies behind the end of the partition")
+        else:
+            self.empty.append(path)
+
+    def _has_bytes(self, path: str) -> bool:
+        """Whether anything but zeros stands behind the header."""
+        source = Source(self.files, path, cached=self.facts.cached)
+        try:
+            return any(
+                any(source.read(READ_BYTES, position)) for position in range(HEADER_BYTES, source.size, READ_BYTES)
+            )
+        finally:
+            source.close()
+
+    def _leftovers(self) -> Iterable[str]:
+        yield from self.empty
+        adopted = {path.rpartition("/")[2] for path in self.sources.values()}
+        for name in self.names:
+            path = f"{self.directory}/{name}"
+            if name.endswith(f".seg{NEW_SUFFIX}"):
+                self.why.append(f"{name} was left by a repair that died")
+                yield path
+            elif name.endswith(STAGED_SUFFIX) and name not in adopted and self._is_old(path):
+                self.why.append(f"{name} was staged and never committed")
+                yield path
+
+    def _is_old(self, path: str) -> bool:
+        descriptor = self.files.open(path)
+        try:
+            header = read_segment_header(self.files, descriptor)
+        finally:
+            self.files.close(descriptor)
+        return header is not None and header.created < self.files.now_us() - STAGED_AGE_US
+
+    # One segment.
+
+    def _look_at(self, base: int, following: int) -> int:
+        """Read a segment and note what is to be done to it; where it ends."""
+        source = Source(self.files, self.sources[base], cached=self.facts.cached)
+        try:
+            header = read_segment_header(self.files, source.descriptor)
+            if header is not None and (header.topic_id, header.partition) != (
+                self.place.topic_id,
+                self.place.partition,
+            ):
+                self.aside.append(source.path)
+                self._miss(base, following, f"{segment_name(base)} belongs to another partition", path=source.path)
+                return following
+            return self._scan(source, header, base, following)
+        finally:
+            self.tell(source.size)
+            source.close()
+
+    def _scan(self, source: Source, header: SegmentHeader | None, base: int, following: int) -> int:
+        newest = following == self.end and not self.has_empty
+        salt = header.salt if header is not None else footer_salt(self.files, source.descriptor)
+        footer = read_footer(self.files, source.descriptor, salt) if salt else None
+        writes = [part for part in self.parts if part.kind == WRITE and (part.base, part.salt) == (base, salt)]
+        source.overlay(writes)
+        stop, span, anchors = self._extent(source, footer, base, following, salt, writes)
+        index = Index(salt or 0)
+        scan = Scan(source.read, stop, span, anchors, index)
+        scan.run(salt_chain(salt) if salt else None)
+        runs = [piece for piece in scan.pieces if isinstance(piece, Run)]
+        if runs:
+            self.times[base] = (min(run.min_time for run in runs), max(run.max_time for run in runs))
+        wrong = self._wrong(header, footer, index, scan, base, following)
+        # Before a recovery that is nothing unusual: it writes what the journal holds into the segments.
+        if not self.facts.recovering and any(
+            self.files.read(source.descriptor, len(part.data), part.position) != part.data for part in writes
+        ):
+            wrong.append("the journal holds bytes of a commit that it does not have, or has otherwise")
+        staged = not source.path.endswith(segment_name(base))
+        if wrong or staged or (newest and self.reset):
+            why = "; ".join(wrong) or f"{segment_name(base)} is written anew"
+            self.why += [f"{segment_name(base)}: {each}" for each in wrong]
+            created = header.created if header is not None else 0
+            made = SegmentPlan(
+                base, base + span, source.path, tuple(writes), tuple(scan.pieces), why, created, self.facts.cached
+            )
+            self.segments.append(made)
+            self.reset = self.reset or newest
+        return base + span
+
+    def _extent(
+        self, source: Source, footer: Index | None, base: int, following: int, salt: int | None, writes: list[Part]
+    ) -> tuple[int, int, list[Anchor]]:
+        """Up to where a segment's frames go: position, offsets, and the places in it that are known otherwise."""
+        if footer is not None:
+            rows = zip(footer.offsets, footer.positions, footer.chains, strict=True)
+            anchors = [Anchor(*row) for row in rows]
+            anchors.append(Anchor(footer.span, footer.position, footer.chain))
+            return footer.position, min(footer.span, following - base), anchors
+        state = self.facts.state
+        if (
+            state is not None
+            and (state.base, state.salt) == (base, salt)
+            and following == self.end
+            and (not self.facts.doubtful or ends_in(source, state))
+        ):
+            last = max(writes, key=lambda part: part.end, default=None)
+            if last is not None and last.end > state.end:
+                stop = last.position + len(last.data)
+                return stop, last.end - base, [Anchor(last.end - base, stop, last.chain)]
+            return state.position, following - base, [Anchor(state.end - base, state.position, state.chain)]
+        return source.size, following - base, []
+
+    def _wrong(
+        self, header: SegmentHeader | None, footer: Index | None, index: Index, scan: Scan, base: int, following: int
+    ) -> list[str]:
+        """What is wrong with a segment, in words."""
+        wrong = []
+        if header is None:
+            wrong.append("its header is damaged")
+        wrong += [hole.reason for hole in scan.pieces if isinstance(hole, Hole)]
+        state = self.facts.state
+        active = state is not None and state.active and state.base == base and following == self.end
+        if footer is None:
+            if not active and not (self.facts.recovering and following == self.end):
+                wrong.append("its footer is damaged or missing")
+        elif scan.whole and any(getattr(index, name) != getattr(footer, name) for name in Index.__slots__):
+            wrong.append("its footer does not fit its frames")
+        elif base + footer.span > following:
+            wrong.append("it reaches into the next segment")
+        return wrong
+
+    def unreached(self) -> str | None:
+        path = self.sources[max(self.sources)] if self.sources else None
+        if path is None:
+            return None
+        source = Source(self.files, path, cached=True)
+        try:
+            header = read_segment_header(self.files, source.descriptor)
+            if header is None or read_footer(self.files, source.descriptor, header.salt) is not None:
+                return None
+            here = Anchor(0, HEADER_BYTES, salt_chain(header.salt))
+            for group in whole_groups(walk(source.read, here.position, 0, here.chain, source.size, bodies=True)):
+                last = group[-1]
+                here = Anchor(last.header.base + last.header.span, last.position + last.header.size, last.header.crc)
+            return path if Scan(source.read, source.size, OFFSET_MAX, (), Index(0)).goes_on(here) else None
+        finally:
+            source.close()
+
+    # What is missing.
+
+    def _miss(self, first: int, after: int, why: str, *, path: str | None = None) -> None:
+        """A segment that holds nothing but a placeholder for a range."""
+        self.why.append(why)
+        hole = Hole(HEADER_BYTES, HEADER_BYTES, 0, after - first, why)
+        path = path or f"{self.directory}/{segment_name(first)}"
+        self.segments.append(SegmentPlan(first, after, path, (), (hole,), why))
+        self.reset = self.reset or (after == self.end and not self.has_empty)
+
+    def _keep_end(self) -> None:
+        """An empty segment, whose name says where a partition ends that holds nothing."""
+        if self.end:
+            self.segments.append(SegmentPlan(self.end, self.end, None, (), (), "the partition is empty"))

@@ -1,0 +1,249 @@
+"""Scanning a damaged segment: the runs of frames in it that check, and the holes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailrace.disk.codec import CodecError
+from tailrace.disk.columns import columns
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import MAGIC, Header, body_fits, crc32c, read_header
+from tailrace.disk.segment import CHUNK_BYTES, HEADER_BYTES, Found, Index, Read, walk
+
+_MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+_CRC_AT = FRAME_HEADER_BYTES - 4
+
+
+class Run(NamedTuple):
+    """Whole frames one after another: where they lie, the offsets they hold (relative), and the first one's chain."""
+
+    position: int
+    stop: int
+    first: int
+    after: int
+    chain: int
+    records: int
+    min_time: int
+    max_time: int
+
+
+class Hole(NamedTuple):
+    """Bytes that are no frames, and the offsets (relative) that are missing with them."""
+
+    position: int
+    stop: int
+    first: int
+    after: int
+    reason: str
+
+
+class Anchor(NamedTuple):
+    """A place that something other than the frames vouches for: a frame there has this offset and this chain."""
+
+    offset: int
+    position: int
+    chain: int
+
+
+def is_decodable(found: Found) -> str | None:
+    """What is wrong with the columns of a frame whose checksums are right; None for nothing."""
+    if found.header.codec or found.header.lost:
+        # What is compressed is only as good as its checksum: the package for it need not be there.
+        return None
+    try:
+        columns(found.header, found.body, 0)
+    except CodecError as error:
+        return f"its records cannot be decoded: {error}"
+    return None
+
+
+class Scan:
+    """One segment: frames up to the position `stop` that hold offsets (relative) below `span`."""
+
+    def __init__(self, read: Read, stop: int, span: int, anchors: Sequence[Anchor], index: Index) -> None:
+        self.read = read
+        self.stop = stop
+        self.span = span
+        self.anchors = {anchor.position: anchor for anchor in anchors}
+        # Takes in the frames of the first run: of a segment without damage these are all.
+        self.index = index
+        self.pieces: list[Run | Hole] = []
+        self.undecodable: str | None = None
+        # While frames are taken that only their own checksums vouch for: where better ones begin.
+        self.trusted: Anchor | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is one run and nothing else."""
+        return not any(isinstance(piece, Hole) for piece in self.pieces)
+
+    def run(self, chain: int | None) -> list[Run | Hole]:
+        """All runs and holes in order; without a chain the first frame's own is taken."""
+        here = Anchor(0, HEADER_BYTES, self._first_chain() if chain is None else chain)
+        while here.offset < self.span:
+            here = self._follow(here)
+            if here.offset < self.span:
+                here = self._behind(here)
+        return self.pieces
+
+    def goes_on(self, here: Anchor) -> bool:
+        """Whether any whole frame with a later offset lies behind a place at which the chain ends."""
+        position = self._next(here.position, self.stop)
+        while position >= 0:
+            if self._candidate(position, here.offset, self.span, self.stop) is not None:
+                return True
+            position = self._next(position + 8, self.stop)
+        return False
+
+    def _first_chain(self) -> int:
+        header = read_header(self._bytes(FRAME_HEADER_BYTES, HEADER_BYTES))
+        return 0 if header is None else header.chain
+
+    def _bytes(self, count: int, position: int) -> memoryview:
+        return memoryview(self.read(count, position))[:count]
+
+    # What fits.
+
+    def _follow(self, here: Anchor) -> Anchor:
+        """Take the frames that fit one after another; the place behind them."""
+        limit, stop = (self.trusted.offset, self.trusted.position) if self.trusted else (self.span, self.stop)
+        offset, position, chain = here
+        records, low, high = 0, 0, 0
+        first_run = not self.pieces
+        self.undecodable = None
+        for found in walk(self.read, position, offset, chain, stop, bodies=True):
+            header = found.header
+            if offset + header.span > limit:
+                break
+            self.undecodable = is_decodable(found)
+            if self.undecodable is not None:
+                break
+            low = header.min_time if position == here.position else min(low, header.min_time)
+            high = header.max_time if position == here.position else max(high, header.max_time)
+            if first_run:
+                self.index.add_frame(header)
+            offset, position, chain = offset + header.span, found.position + header.size, header.crc
+            records += header.count
+        if position > here.position:
+            self.pieces.append(Run(here.position, position, here.offset, offset, here.chain, records, low, high))
+        return Anchor(offset, position, chain)
+
+    # What does not.
+
+    def _behind(self, here: Anchor) -> Anchor:
+        """Note the hole that begins here; where frames go on."""
+        reason = self._reason(here)
+        found = self._damaged_body(here) or self._search(here)
+        if found is None:
+            found, self.trusted = self.trusted, None
+        if found is None:
+            found = Anchor(self.span, self.stop, 0)
+        if found.offset > here.offset:
+            self.pieces.append(
+                Hole(here.position, max(found.position, here.position), here.offset, found.offset, reason)
+            )
+        if self.trusted is not None and found.offset >= self.trusted.offset:
+            self.trusted = None
+        return found
+
+    def _reason(self, here: Anchor) -> str:
+        if self.undecodable is not None:
+            return self.undecodable
+        head = self._bytes(FRAME_HEADER_BYTES, here.position)
+        if here.position >= self.stop or len(head) < FRAME_HEADER_BYTES:
+            return "the file ends here"
+        header = read_header(head)
+        if header is None:
+            return "the checksum of a frame's header does not fit"
+        if (header.base, header.chain) != (here.offset, here.chain):
+            return "a frame does not follow from the one before it"
+        if here.position + header.size > self.stop:
+            return "the file ends in the middle of a frame"
+        return "the checksum of a frame's body does not fit"
+
+    def _damaged_body(self, here: Anchor) -> Anchor | None:
+        """Behind a frame whose header is right, and whose body is not: its header says where it ends."""
+        header = read_header(self._bytes(FRAME_HEADER_BYTES, here.position))
+        if header is None or (header.base, header.chain) != (here.offset, here.chain):
+            return None
+        after = Anchor(here.offset + header.span, here.position + header.size, header.crc)
+        limit = self.trusted.offset if self.trusted else self.span
+        return after if after.offset <= limit and after.position <= self.stop else None
+
+    def _search(self, here: Anchor) -> Anchor | None:
+        """The next frame that may be taken; `trusted` is set where a later one is known to be better."""
+        links = self._links(here)
+        stop = self.trusted.position if self.trusted else self.stop
+        limit = self.trusted.offset if self.trusted else self.span
+        loose: Anchor | None = None
+        position = self._next(here.position, stop)
+        while position >= 0:
+            header = self._candidate(position, here.offset, limit, stop)
+            if header is None:
+                position = self._next(position + 8, stop)
+                continue
+            end, vouched = self._chain_from(position, header, stop)
+            found = Anchor(header.base, position, header.chain)
+            if self.trusted is not None or header.chain in links or vouched:
+                return self._prefer(loose, found)
+            loose = loose or found
+            position = self._next(end, stop)
+        if self.trusted is not None:
+            return None
+        anchor = self._anchor_behind(here)
+        return self._prefer(loose, anchor) if anchor is not None else loose
+
+    def _prefer(self, loose: Anchor | None, better: Anchor) -> Anchor:
+        """The frames that only vouch for themselves, as long as they end before the better ones begin."""
+        if loose is None or self.trusted is not None or loose.offset >= better.offset:
+            return better
+        self.trusted = better
+        return loose
+
+    def _links(self, here: Anchor) -> set[int]:
+        """What the frame behind a damaged one carries as its chain: the checksum in it, or of it, if one is whole."""
+        head = bytes(self._bytes(FRAME_HEADER_BYTES, here.position))
+        if len(head) < FRAME_HEADER_BYTES or not any(head):
+            return set()
+        return {int.from_bytes(head[_CRC_AT:], "little"), crc32c(head[:_CRC_AT])}
+
+    def _candidate(self, position: int, offset: int, limit: int, stop: int) -> Header | None:
+        """The header at a position, if its frame is whole and fits between what is known."""
+        header = read_header(self._bytes(FRAME_HEADER_BYTES, position))
+        if header is None or header.base < offset or header.base + header.span > limit or position + header.size > stop:
+            return None
+        whole = self._bytes(header.size, position)
+        return header if body_fits(whole, 0, header) else None
+
+    def _chain_from(self, position: int, header: Header, stop: int) -> tuple[int, bool]:
+        """Where the frames that follow one another from here end, and whether anything vouches for one of them."""
+        end, chain, vouched = position, header.chain, False
+        for found in walk(self.read, position, header.base, header.chain, stop, bodies=False):
+            vouched = vouched or self._vouches(found.position, found.header.chain)
+            end, chain = found.position + found.header.size, found.header.crc
+        return max(end, position + 8), vouched or self._vouches(end, chain)
+
+    def _vouches(self, position: int, chain: int) -> bool:
+        anchor = self.anchors.get(position)
+        return anchor is not None and anchor.chain == chain
+
+    def _anchor_behind(self, here: Anchor) -> Anchor | None:
+        """The first place known otherwise behind this one."""
+        behind = [each for each in self.anchors.values() if each.position > here.position and each.offset > here.offset]
+        return min(behind, key=lambda each: each.position, default=None)
+
+    def _next(self, position: int, stop: int) -> int:
+        """The next multiple of 8 from a position on at which a frame's magic stands, -1 when there is none."""
+        position = position + 7 & ~7
+        while position < stop:
+            chunk = bytes(self._bytes(min(CHUNK_BYTES, stop - position), position))
+            if not chunk:
+                return -1
+            at = chunk.find(_MAGIC_BYTES)
+            while at >= 0:
+                if at % 8 == 0:
+                    return position + at
+                at = chunk.find(_MAGIC_BYTES, at + 1)
+            position += len(chunk) - len(chunk) % 8 or 8
+        return -1

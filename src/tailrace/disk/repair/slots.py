@@ -1,0 +1,211 @@
+"""The slots of a log under repair: what the tails say of each partition, and what they say afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.journal import Entry, JournalFile, journal_numbers
+from tailrace.disk.partition import salted
+from tailrace.disk.repair.facts import Facts
+from tailrace.disk.segment import segment_name
+from tailrace.disk.tails import (
+    ABSENT,
+    BLOCK_A,
+    BLOCK_B,
+    BLOCK_BYTES,
+    DAMAGED,
+    DIRTY,
+    DROPPING,
+    END,
+    FAILED,
+    HEADER_BYTES,
+    INCARNATION,
+    LOG_FAILED_WORD,
+    PENDING,
+    SAFE,
+    SLOT_BYTES,
+    SLOTS_WORD,
+    START,
+    SYNCING,
+    UNRESOLVED_WORD,
+    UNSYNCABLE,
+    State,
+    Tails,
+    pack_block,
+    word_of,
+)
+
+if TYPE_CHECKING:
+    from tailrace.disk.catalog import SlotPlace
+    from tailrace.disk.files import Files
+    from tailrace.disk.recovery import Floor
+    from tailrace.disk.repair.journal import Salvaged
+
+
+def facts_of_floor(floor: Floor | None, place: SlotPlace) -> Facts:
+    """What is known of a slot before a recovery: what the old tails promise of it."""
+    promised = floor.state if floor is not None and floor.incarnation == place.incarnation else ABSENT
+    return Facts(promised.safe, max(place.trim, 0), None, recovering=True)
+
+
+class Slots:
+    """Tails that can be believed; the holder of the exclusive lock, or a dry run that only looks."""
+
+    def __init__(self, tails: Tails, entries: Sequence[Entry], *, journal_damaged: bool) -> None:
+        self.tails = tails
+        words = tails.words
+        self.log_failed = bool(words[LOG_FAILED_WORD])
+        self.unresolved = words[UNRESOLVED_WORD]
+        self.new_journal = journal_damaged or self.log_failed or bool(self.unresolved)
+        # The commit that nobody finished, when it is whole: then it is committed.
+        found = [entry for entry in entries if self.unresolved and entry.lsn == self.unresolved]
+        self.commit = found[-1] if found else None
+        self.committed = {(part.slot, part.incarnation) for part in self.commit.parts} if self.commit else set()
+        self.file: JournalFile | None = None
+
+    def _slots(self) -> range:
+        return range(self.tails.words[SLOTS_WORD] if self.tails.holds(max(self.tails.words[SLOTS_WORD] - 1, 0)) else 0)
+
+    def owners(self) -> dict[int, list[int]]:
+        """The slots of each topic id, in order."""
+        owners: dict[int, list[int]] = {}
+        # The catalog's own slot carries a number that a topic has as well.
+        for slot in self._slots()[1:]:
+            incarnation = self.tails.words[word_of(slot) + INCARNATION]
+            if incarnation:
+                owners.setdefault(incarnation, []).append(slot)
+        return owners
+
+    def journal_whys(self) -> list[str]:
+        """Why a new journal is begun, in words, as far as the tails say so."""
+        whys = []
+        if self.log_failed:
+            whys.append("it could not be synced, so the log is read-only")
+        if self.unresolved == DROPPING:
+            whys.append("a topic was being dropped: it is dropped if that was published, and never will be otherwise")
+        elif self.unresolved:
+            fate = "it is whole, and so it is kept" if self.commit else "it is not whole, and so it never happened"
+            whys.append(f"a commit over several partitions was not finished: {fate}")
+        return whys
+
+    def neutralise_drop(self, files: Files, directory: str) -> None:
+        """Overwrite what a dead drop may have left in the catalog behind its end, before its marks are cleared."""
+        block = self.tails.read_block(CATALOG_SLOT)
+        if self.unresolved != DROPPING or block is None or not block[1].active:
+            return
+        path = f"{directory}/{segment_name(block[1].base)}"
+        if files.stat(path) is not None:
+            descriptor = files.open(path, write=True)
+            try:
+                files.write(descriptor, bytes(FRAME_HEADER_BYTES), block[1].position)
+                files.sync_data(descriptor)
+            finally:
+                files.close(descriptor)
+
+    # One slot.
+
+    def facts(self, place: SlotPlace) -> Facts:
+        """What is known of a slot."""
+        if not self.tails.holds(place.slot):
+            return Facts(0, place.trim, None, "its slot in the tails is missing")
+        words, word = self.tails.words, word_of(place.slot)
+        block = self.tails.read_block(place.slot)
+        end = words[word + END]
+        never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not end
+        if words[word + INCARNATION] != place.incarnation:
+            return Facts(0, place.trim, None, "its slot in the tails belongs to another topic")
+        if block is None and never:
+            # A first block that does not check was being stored when its writer died: nothing was published yet.
+            return Facts(0, place.trim, ABSENT, self._suspect(place))
+        if block is None or block[2] != place.incarnation:
+            # Nothing checks a word, so it is believed as far as it can be true.
+            plausible = end if words[word + SAFE] <= end else 0
+            return Facts(plausible, place.trim, None, "both of its state blocks in the tails are damaged", bounded=True)
+        state = block[1]
+        interrupted = bool(words[word + SYNCING]) and not words[word + FAILED]
+        return Facts(
+            state.end, max(state.start, place.trim), state, self._suspect(place, interrupted), cached=interrupted,
+            doubtful=words[word + FAILED] == DAMAGED,
+        )  # fmt: skip
+
+    def _suspect(self, place: SlotPlace, interrupted: bool = False) -> str:
+        words, word = self.tails.words, word_of(place.slot)
+        if words[word + FAILED] == UNSYNCABLE:
+            return "a sync failed here, so it is read-only"
+        if words[word + FAILED]:
+            return "it was found damaged, so it is read-only"
+        if words[word + PENDING] and (place.slot, place.incarnation) in self.committed:
+            return "a commit over several partitions was not finished here"
+        if self.new_journal and words[word + DIRTY]:
+            return "the journal vouches for records that its segment may not have"
+        return "a sync was interrupted here" if interrupted and self.new_journal else ""
+
+    def mark(self, place: SlotPlace) -> None:
+        """Before the newest segment is replaced: whoever comes after a death must not write behind it."""
+        if self.tails.holds(place.slot):
+            words, word = self.tails.words, word_of(place.slot)
+            if not words[word + FAILED]:
+                words[word + FAILED] = DAMAGED
+
+    def reset(self, place: SlotPlace, state: State) -> None:
+        """Store the state of a partition that was written anew; it takes appends from the last store on."""
+        if not self.tails.holds(place.slot):
+            self.tails.grow(place.slot + 1)
+        words, word = self.tails.words, word_of(place.slot)
+        block = self.tails.read_block(place.slot)
+        sequence = block[0] if block is not None else 0
+        for number in (sequence + 1, sequence + 2):
+            # Both of them: one that is damaged must not stay beside the new one.
+            at = HEADER_BYTES + place.slot * SLOT_BYTES + 8 * (BLOCK_B if number & 1 else BLOCK_A)
+            self.tails.view[at : at + BLOCK_BYTES] = pack_block(number, state, place.incarnation)
+        stores = (
+            (INCARNATION, place.incarnation), (END, state.end), (SAFE, state.safe), (START, state.start), (DIRTY, 0),
+            (PENDING, 0), (SYNCING, 0), (FAILED, 0),
+        )  # fmt: skip
+        for which, value in stores:
+            words[word + which] = value
+
+    # The journal.
+
+    def begin_journal(
+        self, files: Files, directory: str, log_id: bytes, journal: Sequence[Salvaged], size: int
+    ) -> None:
+        """A new file that begins with the commit that nobody finished; it is on disk, with its name, on return.
+
+        Its participants are written one after another, and a power cut in between must find it.
+        """
+        known = [each.file.generation for each in journal if each.file.generation is not None]
+        generation = max([0, *(each.generation for each in known), *self.tails.column(DIRTY, len(self._slots()))]) + 1
+        lsn = max([1, *(each.lsn for each in known), *(entry.lsn + 1 for each in journal for entry in each.entries)])
+        number = max(journal_numbers(files, directory), default=0) + 1
+        file = JournalFile(files, directory, number, log_id)
+        file.open(create=True)
+        self.file = file
+        try:
+            file.fill(size)
+            file.write_generation(generation, generation, salted(files), self.commit.lsn if self.commit else lsn)
+            if self.commit is not None:
+                file.write_entry(self.commit.parts)
+                file.sync()
+        finally:
+            file.close()
+        files.sync_directory(directory)
+
+    def finish_journal(self, files: Files, directory: str, log_id: bytes) -> None:
+        """When every partition has what the journal held for it: all files go but the new one.
+
+        What is in that one is never replayed: its participants were written anew, and have other salts.
+        """
+        numbers = journal_numbers(files, directory)
+        for older in numbers[:-1]:
+            files.remove_file(JournalFile(files, directory, older, log_id).path)
+        files.sync_directory(directory)
+        words = self.tails.words
+        for slot in self._slots():
+            words[word_of(slot) + DIRTY] = 0
+            words[word_of(slot) + PENDING] = 0
+        words[UNRESOLVED_WORD] = 0
+        words[LOG_FAILED_WORD] = 0

@@ -1,0 +1,212 @@
+"""Runs: neighbouring frames of one record each, checked in one loop and shown as the columns of one frame.
+
+Whoever appends record by record leaves a frame for each. To check one, to view its columns and to hand it through the
+layers costs six times as much as the record in it does here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tailrace.disk.columns import Columns, blob_column
+from tailrace.disk.frame import HEADER_BYTES, HEADERS, KEYS, MAGIC, VALUE_NULLS, VERSION, crc32c
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# A frame's header with what a run needs of it, and the first 8 bytes of the body: a column's two ends.
+_HEAD = Struct("<QIIIIQI4xqq16xIIQ")
+_CHECKED_BYTES = HEADER_BYTES - 4
+_ENDS = Struct("<II")
+_COUNT = Struct("<I")
+_COUNT_AT = 8
+# Magic, version, codec and flags of an uncompressed frame as one number, and the flags that a run knows.
+_BARE = MAGIC | VERSION << 32
+_FLAGS = {_BARE | flags << 48: flags for flags in range(64) if not flags & ~(KEYS | HEADERS | VALUE_NULLS)}
+
+
+class Run(Columns):
+    """The records of a run; what only Arrow asks for, and merging, is made when it is asked for."""
+
+    __slots__ = ("_headers", "_keys", "_times", "_values")
+
+    def __init__(
+        self,
+        base_offset: int,
+        times: list[int],
+        keys: list[bytes | None] | None,
+        headers: list[bytes] | None,
+        values: list[bytes | None],
+        weight: int,
+    ) -> None:
+        self.count = len(values)
+        self.base_offset = base_offset
+        self.offsets = None
+        self.time_base = 0
+        self.weight = weight
+        self._times, self._keys, self._headers, self._values = times, keys, headers, values
+
+    def __getattr__(self, name: str) -> Any:
+        """A column as bytes: all of them at the first use of any."""
+        if name not in Columns.__slots__:
+            raise AttributeError(name)
+        self.times = memoryview(array("q", self._times))
+        self.key_offsets, self.key_blob, self.key_valid = blob_column(self._keys)
+        self.header_offsets, self.header_blob, _ = blob_column(self._headers)
+        value_offsets, self.value_blob, self.value_valid = blob_column(self._values)
+        assert value_offsets is not None
+        self.value_offsets = value_offsets
+        return getattr(self, name)
+
+    def row(self, index: int) -> tuple[int, int, bytes | None, bytes | None, bytes]:
+        keys, headers = self._keys, self._headers
+        return (
+            self.base_offset + index,
+            self._times[index],
+            None if keys is None else keys[index],
+            self._values[index],
+            b"" if headers is None else headers[index],
+        )
+
+    def time(self, index: int) -> int:
+        return self._times[index]
+
+    def key(self, index: int) -> bytes | None:
+        return None if self._keys is None else self._keys[index]
+
+    def value(self, index: int) -> bytes | None:
+        return self._values[index]
+
+    def headers(self, index: int) -> bytes:
+        return b"" if self._headers is None else self._headers[index]
+
+    def values(self, first: int = 0, stop: int | None = None) -> list[bytes | None]:
+        return self._values[first:stop]
+
+    def keys(self, first: int = 0, stop: int | None = None) -> list[bytes | None] | None:
+        return None if self._keys is None else self._keys[first:stop]
+
+    def headers_list(self, first: int = 0, stop: int | None = None) -> list[bytes] | None:
+        return None if self._headers is None else self._headers[first:stop]
+
+    def times_list(self, first: int = 0, stop: int | None = None) -> int | list[int]:
+        return self._times[first:stop]
+
+
+class Taken(NamedTuple):
+    """A run, where the frame behind it lies in the buffer, and the chain that frame must carry."""
+
+    run: Run
+    at: int
+    chain: int
+
+
+def begins_run(buffer: ReadableBuffer, at: int) -> bool:
+    """Whether the header at a place says that its frame has one record; nothing is checked yet."""
+    count: int = _COUNT.unpack_from(buffer, at + _COUNT_AT)[0]
+    return count == 1
+
+
+def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: int) -> Taken | None:
+    """The longest run of whole frames at a place in a buffer, of at most `limit` records; None when there is none.
+
+    `offset` is the one of the first record within its segment, which begins at `base`. A frame that does not fit, in
+    whatever way, ends the run: it is for the reader of single frames to say what is wrong with it.
+    """
+    first, end = offset, len(data)
+    stop = offset + limit
+    unpack = _HEAD.unpack_from
+    times: list[int] = []
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: dict[int, bytes] = {}
+    weight = 0
+    while offset < stop and at + _HEAD.size <= end:
+        shape, count, length, raw_length, body_crc, own, span, low, high, link, crc, ends = unpack(data, at)
+        start = at + HEADER_BYTES
+        after = start + length + 7 & ~7
+        if link != chain or own != offset or count != 1 or span != 1 or raw_length != length or after > end:
+            break
+        body = data[start : start + length]
+        if crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(body) != body_crc or low > high:
+            break
+        if shape == _BARE and ends == length - 8 << 32:
+            values.append(body[8:])
+            keys.append(None)
+        else:
+            found = _parse(_FLAGS.get(shape, -1), body)
+            if found is None:
+                break
+            key, stored, value = found
+            if stored:
+                headers[len(values)] = stored
+            keys.append(key)
+            values.append(value)
+        times.append(low)
+        weight += length
+        offset += 1
+        chain = crc
+        at = after
+    if not values:
+        return None
+    filled = [headers.get(index, b"") for index in range(len(values))] if headers else None
+    known = None if keys.count(None) == len(keys) else keys
+    return Taken(Run(base + first, times, known, filled, values, weight), at, chain)
+
+
+def skim_run(data: bytes, at: int, offset: int, chain: int) -> tuple[int, int, int, int]:
+    """Pass over whole frames of one record each, which are groups of their own, without taking their records.
+
+    Where it stopped: place in the buffer, offset within the segment, chain; and the place of the last frame, -1 when
+    there was none.
+    """
+    end, last = len(data), -1
+    unpack = _HEAD.unpack_from
+    while at + _HEAD.size <= end:
+        shape, count, length, raw_length, body_crc, own, span, low, high, link, crc, _ = unpack(data, at)
+        start = at + HEADER_BYTES
+        after = start + length + 7 & ~7
+        if (
+            link != chain or own != offset or count != 1 or span != 1 or raw_length != length or after > end
+            or low > high or shape not in _FLAGS
+            or crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(data[start : start + length]) != body_crc
+        ):  # fmt: skip
+            break
+        last = at
+        offset += 1
+        chain = crc
+        at = after
+    return at, offset, chain, last
+
+
+def _parse(flags: int, body: bytes) -> tuple[bytes | None, bytes, bytes | None] | None:
+    """Key, headers and value of a frame of one record; None when its columns are not those of one."""
+    length = len(body)
+    if flags < 0:
+        return None
+    key, headers, position = None, b"", 0
+    if flags & KEYS:
+        low, size = _ENDS.unpack_from(body)
+        key = body[8 : 8 + size]
+        position = size + 15 & ~7
+        if low or position + 8 > length:
+            return None
+    if flags & HEADERS:
+        low, size = _ENDS.unpack_from(body, position)
+        headers = body[position + 8 : position + 8 + size]
+        position = position + size + 15 & ~7
+        if low or position + 8 > length:
+            return None
+    if flags & VALUE_NULLS:
+        valid = body[position] & 1
+        position += 8
+        if position + 8 > length:
+            return None
+    else:
+        valid = 1
+    low, size = _ENDS.unpack_from(body, position)
+    if low or size != length - position - 8:
+        return None
+    return key, headers, body[position + 8 :] if valid else None

@@ -1,0 +1,131 @@
+"""Group commit: who leads, who waits, and what becomes of a lead that nobody passed on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tailrace.disk.groupcommit import GroupCommit, Waiter
+
+
+class Disk:
+    """Takes what is committed, in order, and notes how many came at once."""
+
+    def __init__(self) -> None:
+        self.taken: list[object] = []
+        self.sizes: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.queue = GroupCommit(self.commit, self.commit_one)
+
+    def commit(self, waiters: list[Waiter]) -> None:
+        self.gate.wait()
+        self.sizes.append(len(waiters))
+        for waiter in waiters:
+            waiter.first = self._take(waiter.frames)
+
+    def commit_one(self, partition: object, frames: object, expect: int | None, sync: bool) -> int:
+        self.gate.wait()
+        self.sizes.append(1)
+        return self._take(frames)
+
+    def _take(self, frames: object) -> int:
+        self.taken.append(frames)
+        return len(self.taken) - 1
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+def test_who_comes_alone_is_committed_at_once(disk):
+    assert [disk.queue.submit(None, (number,), None) for number in range(3)] == [0, 1, 2]
+    assert disk.sizes == [1, 1, 1]
+    assert disk.queue.leader is None
+
+
+def test_those_who_come_meanwhile_share_one_commit(disk):
+    disk.gate.clear()
+    firsts: list[int] = []
+    threads = [threading.Thread(target=lambda: firsts.append(disk.queue.submit(None, (object(),), None)))]
+    threads[0].start()
+    while disk.queue.leader is None:
+        time.sleep(0.001)
+    threads += [
+        threading.Thread(target=lambda: firsts.append(disk.queue.submit(None, (object(),), None))) for _ in range(7)
+    ]
+    for thread in threads[1:]:
+        thread.start()
+    while len(disk.queue.queue) < 7:
+        time.sleep(0.001)
+    disk.gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(firsts) == list(range(8))
+    assert disk.sizes == [1, 7]
+
+
+def test_a_leader_that_appends_in_a_handler_does_not_wait_for_itself(disk):
+    def commit_one(partition: object, frames: object, expect: int | None, sync: bool) -> int:
+        if frames == ("outer",):
+            assert disk.queue.submit(None, ("inner",), None) == 0
+        return disk._take(frames)
+
+    disk.queue.commit_one = commit_one
+    assert disk.queue.submit(None, ("outer",), None) == 1
+
+
+def test_a_lead_left_behind_is_given_to_who_waits(disk):
+    """The thread was interrupted at every try to pass the lead on, and does other things now."""
+    over = threading.Event()
+
+    def leave() -> None:
+        disk.queue.leader, disk.queue.leading_thread = ("left",), threading.get_ident()
+        over.wait(10)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    while disk.queue.leader is None:
+        time.sleep(0.001)
+    firsts: list[int] = []
+    waiting = threading.Thread(target=lambda: firsts.append(disk.queue.submit(None, ("mine",), None)))
+    waiting.start()
+    while not disk.queue.queue:
+        time.sleep(0.001)
+    disk.queue.look()
+    assert disk.queue.leader == ("left",), "once may be a mistake"
+    disk.queue.look()
+    waiting.join(10)
+    over.set()
+    thread.join()
+    assert firsts == [0]
+    assert disk.queue.leader is None
+
+
+def test_a_look_leaves_a_leader_at_work_alone(disk):
+    disk.gate.clear()
+    firsts: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: firsts.append(disk.queue.submit(None, (object(),), None))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    while len(disk.queue.queue) < 2:
+        time.sleep(0.001)
+    for _ in range(100):
+        disk.queue.look()
+    disk.gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(firsts) == [0, 1, 2]
+    assert disk.sizes == [1, 2]
+
+
+def test_a_lead_left_behind_is_noticed_by_its_own_thread(disk):
+    disk.queue.leader, disk.queue.leading_thread = ("left",), threading.get_ident()
+    assert disk.queue.submit(None, ("mine",), None) == 0
+    assert disk.queue.leader is None
+    assert disk.queue.leading_thread == 0
