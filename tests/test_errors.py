@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import errno
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -186,3 +188,65 @@ def test_mismatch_copies_the_diff():
 
 def test_missing_extra_names_the_command():
     assert 'pip install "tailrace[lz4]"' in errors.MissingExtraError("No lz4.", extra="lz4").hint
+
+
+# Every error has a row that says what is safe and what to do, and every place that raises one says so too.
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "errors.md"
+
+
+def rows(columns: int) -> dict[str, list[str]]:
+    """The rows of the tables of docs/errors.md with so many columns, by their first cell."""
+    found = {}
+    for line in PAGE.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| `") and len(cells) == columns:
+            found[cells[0].strip("`")] = cells[1:]
+    return found
+
+
+def test_every_error_has_a_row_with_its_codes():
+    from tailrace.cli.failure import EXIT_CODES
+
+    listed = {name: cells[:2] for name, cells in rows(6).items()}
+    assert listed == {name: [f"`{kind.code}`", str(EXIT_CODES[kind.code])] for name, kind in defined().items()}
+
+
+def test_every_code_of_the_command_line_has_a_row():
+    from tailrace.cli.failure import EXIT_CODES
+
+    own = set(EXIT_CODES) - {kind.code for kind in defined().values()}
+    assert {code: cells[0] for code, cells in rows(5).items()} == {code: str(EXIT_CODES[code]) for code in own}
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_a_row_says_when_what_is_safe_and_what_to_do(name):
+    when, safe, what_to_do = rows(6)[name][2:]
+    assert min(map(len, (when, safe, what_to_do))) > 9
+
+
+def raised() -> list[tuple[str, str, list[ast.expr]]]:
+    """Every place in the source that makes an error: where, which, and the hint that is given there."""
+    found = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if path.name == "errors.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in TREE:
+                hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", name, hints))
+    return found
+
+
+def test_every_error_that_is_raised_has_a_hint():
+    sites = raised()
+    assert len(sites) > 150, "the source is not where this test looks for it"
+    empty = [where for where, _, hints in sites if hints and isinstance(hints[0], ast.Constant) and not hints[0].value]
+    assert empty == []
+    # A general class has a general hint, which helps nobody.
+    general = {name for name, kind in defined().items() if "hint" not in vars(kind) or name == "TailraceError"}
+    assert [f"{where} {name}" for where, name, hints in sites if name in general and not hints] == []

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tailrace import bulk, errors, types
     from tailrace.batch import Batch
     from tailrace.consumer import Consumer
-    from tailrace.log import Log, open
+    from tailrace.log import Log, open, repair
     from tailrace.producer import Producer
     from tailrace.records import Position, Record
     from tailrace.scan import Scan
@@ -30,6 +30,7 @@ __all__ = [
     "bulk",
     "errors",
     "open",
+    "repair",
     "types",
 ]
 
@@ -45,6 +46,7 @@ _MODULES = {
     "Topic": "topics",
     "Transaction": "transactions",
     "open": "log",
+    "repair": "log",
 }
 
 

@@ -65,6 +65,7 @@ def info(engine: Engine, group: GroupLog) -> GroupInfo:
         sum(partition.lag_records for partition in partitions),
         max((partition.lag_seconds for partition in partitions), default=0.0),
         to_datetime(state.moved_us) if state.moved_us else None,
+        state.engine,
     )
 
 

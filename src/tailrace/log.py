@@ -15,7 +15,16 @@ from tailrace import worker
 from tailrace.disk.home import storage_error
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.recovery import remove_tree
-from tailrace.errors import ClosedError, LockedError, NotALogError, OpenError, ReadOnlyError, TailraceError
+from tailrace.errors import (
+    ClosedError,
+    CorruptionError,
+    LockedError,
+    NotALogError,
+    OpenError,
+    ReadOnlyError,
+    StorageError,
+    TailraceError,
+)
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.names import (
     did_you_mean,
@@ -41,9 +50,13 @@ if TYPE_CHECKING:
     from tailrace.producer import Producer
     from tailrace.records import Record
     from tailrace.types import (
+        BackupReport,
         Durable,
         Duration,
+        Finding,
         GroupInfo,
+        RepairReport,
+        RestoreReport,
         Settings,
         Start,
         Stats,
@@ -92,7 +105,35 @@ def open(
     return log.opened()
 
 
-def _path_of(location: str | PathLike[str] | None) -> str:
+def repair(
+    location: str | PathLike[str] | None = None,
+    *,
+    namespace: str | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> RepairReport:
+    """Repair the log in a directory, be it one that can be opened or not; nobody else may have it open.
+
+    What is damaged goes into quarantine, every whole record stays, and a placeholder names each range that is lost.
+    With `dry_run` nothing is changed.
+    """
+    path = _path_of(location)
+    if namespace is None:
+        namespace = os.environ.get(NAMESPACE_VARIABLE) or None
+    if namespace is not None:
+        path = f"{path}/{NAMESPACES}/{escape(validate_namespace_name(namespace))}"
+    return _repair(path, dry_run, progress)
+
+
+def _repair(path: str, dry_run: bool, progress: Callable[[int, int], None] | None) -> RepairReport:
+    from tailrace.repairing import repair as run
+
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
+    return run(engines.FILES, path, tuning=_tuning(), dry_run=parse_flag(dry_run, "dry_run"), progress=progress)
+
+
+def _path_of(location: str | PathLike[str] | None, *, followed: bool = True) -> str:
     if location is None:
         location = os.environ.get(LOG_VARIABLE) or None
         if location is None:
@@ -110,7 +151,7 @@ def _path_of(location: str | PathLike[str] | None) -> str:
     if "\0" in path:
         raise ValueError("The directory of the log must not hold a zero byte.")
     path = os.path.abspath(path)
-    if os.path.islink(path) and not os.path.exists(path):
+    if followed and os.path.islink(path) and not os.path.exists(path):
         raise NotALogError(
             f"{path} is a symbolic link to {os.readlink(path)}, which leads nowhere.",
             hint="Nothing was created; make the directory that the link names, or remove the link.",
@@ -337,20 +378,109 @@ class Log:
         from tailrace.verify import verify
 
         _check_pattern(topics, "topics")
-        if progress is not None and not callable(progress):
-            raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
         theirs: list[OSError] = []
-
-        def tell(done: int, total: int) -> None:
-            try:
-                if progress is not None:
-                    progress(done, total)
-            except OSError as error:
-                theirs.append(error)
-                raise
-
+        tell = _careful(progress, theirs)
         with self._reading("Verifying the log", theirs):
             return verify(self.engine, topics, tell)
+
+    def doctor(self) -> list[Finding]:
+        """What is wrong with the log or will be, why it matters, and the command to run; empty when all is well.
+
+        It changes nothing, makes nobody wait, and does not read everything: that is for verify().
+        """
+        from tailrace.doctor import examine
+
+        return examine(self.engine.files, self.location)
+
+    @staticmethod
+    def diagnose(location: str | PathLike[str] | None = None, *, namespace: str | None = None) -> list[Finding]:
+        """The same of a directory that need not be a log, nor one that can be opened; "" is the log itself."""
+        from tailrace.doctor import examine
+
+        path = _path_of(location, followed=False)
+        if namespace is None:
+            namespace = os.environ.get(NAMESPACE_VARIABLE) or None
+        if namespace:
+            path = f"{path}/{NAMESPACES}/{escape(validate_namespace_name(namespace))}"
+        return examine(engines.FILES, path, namespace=namespace or None)
+
+    def backup(
+        self,
+        to: str | PathLike[str],
+        *,
+        allow_damage: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> BackupReport:
+        """Copy the log as it is now into a directory, namespaces included; what is there already is not copied again.
+
+        Others go on appending meanwhile. A damaged log is a CorruptionError, unless `allow_damage` copies what there
+        is and names the ranges. Progress is called with bytes done and bytes in all.
+        """
+        from tailrace.backup.taking import backup
+
+        theirs: list[OSError] = []
+        tell = _careful(progress, theirs)
+        target = _other_path(to, "backup")
+        try:
+            return backup(self, target, tell, allow_damage=parse_flag(allow_damage, "allow_damage"))
+        except OSError as error:
+            if isinstance(error, TailraceError) or error in theirs:
+                raise
+            failed = storage_error(error, f"Backing up {self.location} into {target}", target)
+            if isinstance(failed, StorageError):
+                failed.hint = "The log is not changed, and a backup that was there before is whole; then run it again."
+            raise failed from error
+
+    @staticmethod
+    def restore(
+        backup: str | PathLike[str],
+        to: str | PathLike[str],
+        *,
+        allow_damage: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RestoreReport:
+        """Make a new log out of a backup, in a directory that does not exist or is empty; the log has a new id."""
+        from tailrace.backup.restoring import restore
+
+        source, target = _other_path(backup, "backup"), _other_path(to, "new log")
+        theirs: list[OSError] = []
+        tell = _careful(progress, theirs)
+        try:
+            return restore(engines.FILES, source, target, tell, allow_damage=parse_flag(allow_damage, "allow_damage"))
+        except OSError as error:
+            if isinstance(error, TailraceError) or error in theirs:
+                raise
+            raise storage_error(error, "Restoring a log", target) from error
+
+    def repair(self, *, dry_run: bool = False, progress: Callable[[int, int], None] | None = None) -> RepairReport:
+        """Repair the log: this handle ends its producers and consumers, and opens the log anew at its next use.
+
+        What is damaged goes into quarantine, every whole record stays, and a placeholder names each range that is lost.
+        LockedError while anybody else has the log open. With `dry_run` nothing is changed.
+        """
+        if self.closed:
+            raise ClosedError("The log is closed.")
+        if not parse_flag(dry_run, "dry_run"):
+            if self.mode == "r":
+                raise ReadOnlyError("The log is open for reading only.")
+            self._let_go()
+        return _repair(self.location, dry_run, progress)
+
+    def _let_go(self) -> None:
+        """Close what this handle has open, though not the handle; what cannot be synced is what a repair looks at."""
+        self._refuse_callback("Log.repair()")
+        with self.closing:
+            engine = self.live
+            ends: list[Callable[[], None]] = [consumer.close for consumer in self._consumers()]
+            ends += [producer.close for producer in self._producers()]
+            self.live = None
+            if engine is not None:
+                ends.append(lambda: engine.release(id(self)))
+            for end in ends:
+                try:
+                    end()
+                except (StorageError, CorruptionError, LockedError):
+                    continue
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Remove what the settings of the topics let go, now, and say of every segment why it went or stays."""
@@ -517,6 +647,32 @@ def _namespaces(path: str) -> list[str]:
                 # Somebody else's directory is not a namespace.
                 continue
     return sorted(names)
+
+
+def _careful(progress: Callable[[int, int], None] | None, theirs: list[OSError]) -> Callable[[int, int], None]:
+    """A caller's function, with the errors that it raises itself kept apart from ours."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
+
+    def tell(done: int, total: int) -> None:
+        try:
+            if progress is not None:
+                progress(done, total)
+        except OSError as error:
+            theirs.append(error)
+            raise
+
+    return tell
+
+
+def _other_path(location: str | PathLike[str], what: str) -> str:
+    """A directory beside the log, with every symbolic link followed: it must not lead back into the log."""
+    if not isinstance(location, (str, os.PathLike)):
+        raise TypeError(f"The directory of the {what} must be a str or a path, not {type(location).__name__}.")
+    path = os.fsdecode(os.fspath(location))
+    if not path or "\0" in path:
+        raise ValueError(f"The directory of the {what} must not be empty, nor hold a zero byte.")
+    return os.path.realpath(path)
 
 
 def _check_pattern(pattern: str, what: str) -> None:

@@ -90,7 +90,8 @@ def test_a_log_without_groups_says_so(cli):
 
 def test_show(shop):
     fields = json.loads(shop.ok("group", "show", "billing", "-o", "json"))
-    assert list(fields) == ["group", "topics", "members", "partitions", "lag_records", "lag_seconds", "moved"]
+    fixed = ["group", "topics", "members", "partitions", "lag_records", "lag_seconds", "moved", "engine"]
+    assert list(fields) == fixed
     assert fields["members"] == []
     first, second = fields["partitions"]
     assert first.pop("lag_seconds") > 0

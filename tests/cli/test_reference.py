@@ -34,7 +34,8 @@ def test_the_commands_of_this_release():
     topic = {f"topic {name}" for name in ("ls", "create", "show", "alter", "trim", "drop")}
     namespace = {"namespace ls", "namespace drop"}
     group = {f"group {name}" for name in ("ls", "show", "reset", "evict", "drop")}
-    assert set(WALKED) == {"", *COMMANDS} | topic | namespace | group
+    bench = {f"bench {name}" for name in ("write", "read", "tail")}
+    assert set(WALKED) == {"", *COMMANDS} | topic | namespace | group | bench
 
 
 @pytest.mark.parametrize("path", [path for path in WALKED if path])

@@ -1,7 +1,9 @@
 """The long versions: `python -m tests.faults WHAT [--minutes M] [--seed S]`.
 
 WHAT is sigkill, flip or interrupts; groups (members killed, stopped and evicted), chains (process() under kills) or
-takeover (how long the partitions of a killed member are without a reader).
+takeover (how long the partitions of a killed member are without a reader); strace (system calls that fail or kill, each
+in turn, until all were), full (a small file system on a loop device; needs root) or soak (does anything grow).
+copies: a living log copied by cp -r, over and over, and what such a copy holds.
 """
 
 from __future__ import annotations
@@ -67,9 +69,37 @@ def takeover(home: Path, seed: int, given: argparse.Namespace) -> Outcome:
     return any(each.faults for each in results), " · ".join(each.text() for each in results)
 
 
+def strace(home: Path, seed: int, given: argparse.Namespace) -> Outcome:
+    from tests.faults import strace
+
+    result = strace.main(home, seed, 60.0 * (given.minutes or 60.0))
+    return bool(result.faults), "\n".join([result.text(), *[f"FAULT: {fault}" for fault in result.faults]])
+
+
+def full(home: Path, _seed: int, _given: argparse.Namespace) -> Outcome:
+    from tests.faults import filesystem
+
+    result = filesystem.main(home)
+    return bool(result.faults), "\n".join([result.text(), *[f"FAULT: {fault}" for fault in result.faults]])
+
+
+def soak(home: Path, seed: int, given: argparse.Namespace) -> Outcome:
+    from tests.faults import soak
+
+    result = soak.main(home, seed, 60.0 * (given.minutes or 10.0))
+    return bool(result.faults), result.text()
+
+
+def copies(home: Path, seed: int, given: argparse.Namespace) -> Outcome:
+    from tests.faults import copies
+
+    result = copies.main(home, seed, 60.0 * (given.minutes or 1.0))
+    return bool(result.faults), "\n".join([result.text(), *[f"FAULT: {fault}" for fault in result.faults]])
+
+
 RUNS = {
     "sigkill": sigkill, "flip": flip, "interrupts": interrupts, "groups": groups, "chains": chains,
-    "takeover": takeover,
+    "takeover": takeover, "strace": strace, "full": full, "soak": soak, "copies": copies,
 }  # fmt: skip
 
 

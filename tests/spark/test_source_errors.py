@@ -190,4 +190,4 @@ class TestWhileReading:
         segment.write_bytes(content)
         words = told(frame.collect, PySparkException)
         assert words.startswith("Stored records are damaged (orders[0], offsets 0 to 0, file ")
-        assert words.endswith("run: tailrace verify")
+        assert words.endswith("run: tailrace repair --dry-run")

@@ -395,7 +395,7 @@ class TestChanges:
         segment.write_bytes(content)
         with pytest.raises(CorruptionError) as caught:
             batch(path=path, subscribe="orders", failOnDataLoss=False)
-        assert "tailrace verify" in caught.value.__notes__[0]
+        assert "tailrace repair" in caught.value.__notes__[0]
 
 
 class TestJson:

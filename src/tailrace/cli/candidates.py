@@ -81,3 +81,10 @@ def complete_directories(context: click.Context, parameter: click.Parameter, inc
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="dir")]
+
+
+def named_directory(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """A directory that has a name at all: an empty variable of a shell is a slip."""
+    if not value:
+        raise click.BadParameter("it is empty.", context, parameter)
+    return value

@@ -69,7 +69,7 @@ EXIT_CODES = {
 
 # What the library says to a program, said to somebody at a shell; a hint that is not here serves both.
 HINTS = {
-    "locked": "Nothing was changed; end the other process, or wait for it, then try again.",
+    "locked": "Nothing was changed; see who holds it, and what to do, with: tailrace doctor",
     "read-only": "Nothing was written; ask for the right to write to the directory of the log.",
     "recovery-needed": "Nothing is lost; a command that writes recovers the log, so ask for the right to write to it.",
     "topic-exists": "The topic was not changed; see it with: tailrace topic show NAME",

@@ -189,7 +189,8 @@ def _show(invocation: Invocation, info: GroupInfo) -> None:
         write_rows(invocation, PARTITION_FIELDS, partitions, _SPARE_PARTITION)
     if not members:
         sys.stdout.flush()
-        invocation.note("Nobody is reading for it now.")
+        engine = "An engine, such as a Spark query, reads for it and keeps its own place, so it has no members."
+        invocation.note(engine if info.engine else "Nobody is reading for it now.")
 
 
 def _show_again(invocation: Invocation, info: GroupInfo, *, first: bool) -> None:

@@ -61,6 +61,16 @@ class Invocation:
                 raise
             raise click.UsageError(str(error)) from None
 
+    @contextmanager
+    def located(self) -> Iterator[tuple[str, str]]:
+        """The directory that was named and the namespace in it, "" for none, for a log that may not open."""
+        location = self.log or os.environ.get("TAILRACE_LOG")
+        if not location:
+            raise click.UsageError("No log was named: add -L PATH, or set TAILRACE_LOG.")
+        self.detail(f"log {location}" + (f", namespace {self.space}" if self.space else ""))
+        with _namespace_hidden():
+            yield location, self.space
+
     def inner(self, log: Log, name: str) -> Log:
         """A namespace of an open log, for reading."""
         import tailrace

@@ -13,6 +13,7 @@ import click
 from .arguments import check_places, is_pattern, parse_duration, parse_last, parse_partitions
 from .candidates import complete_groups, complete_topics
 from .commands import command as make_command
+from .confirmation import counted
 from .delivery import deliver, refuse_for_group
 from .ending import CommandError, Interrupted
 from .failure import wrong_arguments
@@ -87,6 +88,13 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(["error", "earliest", "latest"]),
     help="With --group: where to go on when unread records were removed.  [default: error]",
 )
+@click.option(
+    "--on-damage",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="Stop at damaged or lost records, or read on behind them and exit with 5.",
+)
 @record_options
 @click.pass_obj
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
@@ -129,8 +137,21 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
             # Of a topic that was waited for, or grew meanwhile, it may be the arguments after all.
             check()
             raise
+    if scan is not None and scan.skipped:
+        raise _skipped(invocation, scan)
     if options["fail_empty"] and not printed:
         raise CommandError("nothing-matched", "Nothing matched.", "The topic was read to its end without a match.")
+
+
+def _skipped(invocation: Invocation, scan: Scan) -> CommandError:
+    """Name what was left out, a line a range; how the command ends."""
+    for damage in scan.skipped:
+        invocation.note(
+            f"Left out: {damage.topic}[{damage.partition}] offsets {damage.first} to {damage.last}: {damage.reason}."
+        )
+    count = counted(len(scan.skipped), "damaged range")
+    hint = "Every other record was read; see what can be done with: tailrace repair --dry-run"
+    return CommandError("damage-found", f"{count} left out.", hint)
 
 
 class Places(NamedTuple):
@@ -185,6 +206,8 @@ def _refuse_contradictions(invocation: Invocation, options: dict[str, Any], chos
         raise click.UsageError("--timeout goes with -f.")
     if options["last"] is not None and options["start"] != "earliest":
         raise click.UsageError("Give START or -n, not both.")
+    if options["on_damage"] == "skip" and options.get("group") is not None:
+        raise click.UsageError("--on-damage skip is not for a group: move it on with tailrace group reset.")
     if options["reverse"] and options["follow"]:
         raise click.UsageError("--reverse and -f exclude each other: there is no newest record to begin at.")
 
@@ -229,6 +252,7 @@ def _scan(topic: Topic, options: dict[str, Any], places: Places, chosen: Filter)
             timeout=places.timeout,
             order=options["order"],
             reverse=options["reverse"],
+            on_damage=options["on_damage"],
         )
 
 
@@ -307,6 +331,7 @@ def _resume(
         following = options["follow"]
     given += [("--timeout", options["timeout"]), ("-F", options["form"])]
     given += [("--order", options["order"])] if options["order"] != "time" else []
+    given += [("--on-damage", "skip")] if options["on_damage"] == "skip" else []
     words = [str(word) for option in given if option[1] is not None for word in option]
     flags = [("-f", following), ("--reverse", options["reverse"]), ("--fail-empty", options["fail_empty"])]
     words += [flag for flag, active in flags if active]

@@ -23,5 +23,5 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     The same as read -n 10 -f, also of a pattern such as 'sensors.*'. A topic that does not exist yet is waited for;
     Ctrl-C ends.
     """
-    fixed = {"start": "earliest", "stop": None, "follow": True, "reverse": False, "count": False}
+    fixed = {"start": "earliest", "stop": None, "follow": True, "reverse": False, "count": False, "on_damage": "error"}
     run(invocation, topic, {**options, **fixed})

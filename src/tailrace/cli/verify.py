@@ -51,9 +51,10 @@ def command(invocation: Invocation, match: str) -> None:
         raise CommandError(
             "damage-found",
             f"{ranges} found in {read}.",
-            "Records outside of them are readable; keep a copy of the log.",
+            "Records outside of them are readable; see what can be done with: tailrace repair --dry-run",
         )
-    invocation.note(f"No damage: {read}, in {verifying.seconds:.2f} s.")
+    known = f", {counted(len(verifying.lost), 'lost range')} known from a repair" if verifying.lost else ""
+    invocation.note(f"No damage: {read}{known}, in {verifying.seconds:.2f} s.")
 
 
 class Verifying:
@@ -66,6 +67,8 @@ class Verifying:
         self.records = self.bytes = self.segments = 0
         self.seconds = 0.0
         self.damage: list[dict[str, Any]] = []
+        # What a repair left placeholders for: known, and no damage.
+        self.lost: list[dict[str, Any]] = []
         self.spaces: list[str] = []
         self.matched = match == _EVERYTHING
         self.names: set[str] = set()
@@ -84,6 +87,7 @@ class Verifying:
         self.segments += report.checked_segments
         self.seconds += report.seconds
         self.damage += [{"namespace": space, **damage.to_json()} for damage in report.damage]
+        self.lost += [{"namespace": space, **damage.to_json()} for damage in report.lost]
         for name in log.namespaces():
             self._enter(log, name, name if space is None else f"{space}/{name}")
 
@@ -138,6 +142,7 @@ class Verifying:
             "checked_segments": self.segments,
             "checked_namespaces": self.spaces,
             "damage": self.damage,
+            "lost": self.lost,
             "seconds": self.seconds,
             "ok": not self.damage,
         }

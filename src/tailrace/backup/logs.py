@@ -1,0 +1,195 @@
+"""The segments of one log at one moment, on their way into a backup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.backup.manifest import LogPart, PartitionPart, Segment
+from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.copying import Settling, copy_segment, identify
+from tailrace.disk.opening import COPIED_FROM
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.types import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.disk.copying_moment import Piece, Standing, Taken
+    from tailrace.disk.store import Store
+
+PART = ".part"
+
+
+class Vanished(Exception):  # noqa: N818  # a state to act on, never shown to a user
+    """A segment that could not be linked is gone: look again."""
+
+
+# By log, topic, partition and base: what the backup of before has.
+Old = dict[tuple[str, int, int, int], Segment]
+
+
+class Copying:
+    """The segments of one log at one moment on their way into the backup."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: str,
+        taken: Taken,
+        old: Old,
+        tell: Callable[[int], None],
+        *,
+        strict: bool,
+        allow_damage: bool,
+    ) -> None:
+        self.files = store.files
+        self.store = store
+        self.directory = directory
+        self.log_id = store.home.log_id.hex()
+        self.taken = taken
+        self.old = old
+        self.tell = tell
+        # Whether a segment that is gone is damage, and not a reason to look again.
+        self.strict = strict
+        self.allow_damage = allow_damage
+        self.damage: list[Damage] = []
+        self.copied_files = 0
+        self.settling = Settling(self.files)
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to copy."""
+        pieces = (piece for standing in self.taken.partitions for piece in standing.pieces)
+        return sum(piece.size for piece in pieces if piece.known is None)
+
+    def run(self, namespace: tuple[str, ...]) -> LogPart:
+        taken = self.taken
+        try:
+            parts = [self._partition(standing) for standing in taken.partitions]
+            self.settling.finish()
+        finally:
+            self.settling.close()
+        return LogPart(
+            self.log_id,
+            namespace,
+            {name: value for name, value in self.store.settings.items() if name != COPIED_FROM},
+            {entry.id: entry.name for entry in taken.topics.values()},
+            taken.next_slot,
+            tuple(parts),
+            tuple(self.damage),
+        )
+
+    def _partition(self, standing: Standing) -> PartitionPart:
+        place, state = standing.place, standing.state
+        directory = f"{self.store.path}/{place.directory}"
+        start = state.start if place.slot == CATALOG_SLOT else min(max(place.trim, state.start), state.end)
+        bases = [piece.wanted.base for piece in standing.pieces]
+        # Of the catalog a beginning may be gone without a record of it: recovery looks for a snapshot there.
+        following = bases[0] if bases and place.slot == CATALOG_SLOT else place.trim
+        segments = []
+        for piece, stop in zip(standing.pieces, [*bases[1:], state.end], strict=False):
+            if piece.wanted.base > following:
+                self._report(standing, following, piece.wanted.base - 1, directory, "segments are missing")
+            segment = self._piece(standing, piece, stop)
+            following = stop
+            if segment is not None:
+                segments.append(segment)
+        if following < state.end:
+            self._report(standing, following, state.end - 1, directory, "segments are missing")
+        if standing.failed:
+            reason = "a sync failed here, and the journal has the only good copy of a commit"
+            self._report(standing, state.end, None, directory, reason)
+        kept = state._replace(start=start, synced=state.position, synced_chain=state.chain, safe=state.end)
+        return PartitionPart(place.topic_id, place.partition, place.slot, kept, tuple(segments))
+
+    def _piece(self, standing: Standing, piece: Piece, stop: int) -> Segment | None:
+        """One segment, copied unless the backup has it."""
+        topic_id, partition, base, _ = piece.wanted
+        if piece.known is not None:
+            return self.old[self.log_id, topic_id, partition, base]
+        try:
+            source = self.files.open(piece.path)
+        except FileNotFoundError:
+            if not self.strict:
+                raise Vanished from None
+            self._report(standing, base, stop - 1, piece.path, "the segment is missing")
+            return None
+        try:
+            identity = identify(self.files, source, piece.wanted)
+            if identity is None and not self.strict:
+                raise Vanished
+            old = self.old.get((self.log_id, topic_id, partition, base))
+            if old is not None and identity == old[1:4]:
+                return old
+            return self._copy(standing, piece, stop, source)
+        finally:
+            self.files.close(source)
+
+    def _copy(self, standing: Standing, piece: Piece, stop: int, source: int) -> Segment:
+        files = self.files
+        topic_id, partition, base, _ = piece.wanted
+        new = f"{self.directory}/{topic_id:08x}-{partition:05d}-{base:020d}{PART}"
+        if files.stat(new) is not None:
+            files.remove_file(new)
+        target = files.open(new, exclusive=True)
+        try:
+            copied = copy_segment(files, source, target, piece.wanted, self.tell)
+        except BaseException:
+            files.close(target)
+            raise
+        wrong = copied.wrong
+        if wrong is None and base + copied.span != stop:
+            wrong = f"it ends at {base + copied.span}, not at {stop}"
+        span = copied.span if wrong is None else stop - base
+        segment = Segment(base, *copied.identity, copied.crc, span, wrong is None)
+        self.settling.add(target, new, f"{self.directory}/{segment.file_name(topic_id, partition)}", segment.size)
+        self.copied_files += 1
+        if wrong is not None:
+            self._report_segment(standing, base, stop, wrong)
+        return segment
+
+    # Damage.
+
+    def _report_segment(self, standing: Standing, base: int, stop: int, reason: str) -> None:
+        """Name what cannot be read of a segment that does not fit, as a reader finds it."""
+        path = f"{self.store.path}/{standing.place.directory}"
+        partition = self.store.locate(standing.place.slot)
+        found = False
+        if partition is not None:
+            reader = self.store.reader(partition)
+            offset = max(base, partition.start)
+            try:
+                while offset < stop:
+                    try:
+                        for frame in reader.frames(offset, stop):
+                            offset = frame.offset + frame.header.span
+                        break
+                    except CorruptionError as error:
+                        first = offset if error.first is None else error.first
+                        last = stop - 1 if error.last is None else min(error.last, stop - 1)
+                        self._report(standing, first, last, error.path or path, f"{error.message}: {reason}")
+                        found = True
+                        offset = max(last, offset) + 1
+            except (OffsetOutOfRangeError, TopicNotFoundError):
+                pass
+            finally:
+                reader.close()
+        if not found:
+            self._report(standing, base, max(base, stop - 1), path, reason)
+
+    def _report(self, standing: Standing, first: int, last: int | None, path: str, reason: str) -> None:
+        place = standing.place
+        entry = self.taken.topics.get(place.topic_id)
+        topic = "the catalog" if entry is None else entry.name
+        if not self.allow_damage or place.slot == CATALOG_SLOT:
+            raise CorruptionError(
+                f"The log is damaged, and was not backed up: {reason}",
+                topic=topic,
+                partition=place.partition,
+                first=first,
+                last=last,
+                path=path,
+                hint="The backup of before, if there is one, is whole; run: tailrace repair, "
+                "or allow damage (--allow-damage) to copy what there is.",
+            )
+        self.damage.append(Damage(topic, place.partition, first, last, path, 0, reason))

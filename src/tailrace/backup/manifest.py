@@ -1,0 +1,182 @@
+"""The manifest of a backup: what it holds of which log, and the checksum of every file (docs/backup.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tailrace.disk.frame import crc32c
+from tailrace.disk.tails import State
+from tailrace.errors import CorruptionError, NotALogError, VersionError
+from tailrace.names import validate_namespace_name, validate_topic_name
+from tailrace.types import Damage
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+MANIFEST = "backup.json"
+MANIFEST_NEW = f"{MANIFEST}.new"
+DATA = "data"
+LOCK = "lock"
+VERSION = 1
+HEAD_BYTES_MAX = 4_096
+
+
+class Segment(NamedTuple):
+    """One file of a backup; `whole` is false for one that was damaged when it was copied."""
+
+    base: int
+    salt: int
+    size: int
+    chain: int
+    crc: int
+    span: int
+    whole: bool
+
+    def file_name(self, topic_id: int, partition: int) -> str:
+        """Its name in the backup; a damaged one is told apart by its checksum."""
+        damaged = "" if self.whole else f"-damaged-{self.crc:08x}"
+        where = f"{topic_id:08x}-{partition:05d}-{self.base:020d}"
+        return f"{where}-{self.salt:016x}-{self.size:x}-{self.chain:08x}{damaged}.seg"
+
+
+class PartitionPart(NamedTuple):
+    """One partition: whose it is, where it ends, and its segments, the oldest first."""
+
+    topic_id: int
+    partition: int
+    slot: int
+    state: State
+    segments: tuple[Segment, ...]
+
+
+class LogPart(NamedTuple):
+    """One log, or a namespace in it."""
+
+    id: str
+    namespace: tuple[str, ...]
+    settings: dict[str, Any]
+    topics: dict[int, str]
+    next_slot: int
+    partitions: tuple[PartitionPart, ...]
+    damage: tuple[Damage, ...]
+
+
+class Manifest(NamedTuple):
+    """A whole backup; the log itself is the first, and its namespaces follow."""
+
+    made_us: int
+    logs: tuple[LogPart, ...]
+
+    def names(self) -> dict[str, set[str]]:
+        """The files of every log, by its id."""
+        return {
+            log.id: {
+                segment.file_name(part.topic_id, part.partition) for part in log.partitions for segment in part.segments
+            }
+            for log in self.logs
+        }
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file: a line with the checksum and the length of what follows, then JSON."""
+    logs = [
+        {
+            **log._asdict(),
+            "partitions": [
+                [part.topic_id, part.partition, part.slot, part.state, [[*s[:6], int(s.whole)] for s in part.segments]]
+                for part in log.partitions
+            ],
+            "damage": [damage.to_json() for damage in log.damage],
+        }
+        for log in manifest.logs
+    ]
+    body = json.dumps({"made_us": manifest.made_us, "logs": logs}, separators=(",", ":")).encode() + b"\n"
+    head = {"tailrace_backup": VERSION, "crc32c": f"{crc32c(body):08x}", "bytes": len(body)}
+    return json.dumps(head).encode() + b"\n" + body
+
+
+def decode(data: bytes, path: str) -> Manifest:
+    """What a manifest says; anything that does not fit is damage."""
+    head, _, body = data.partition(b"\n")
+    try:
+        about = json.loads(head[:HEAD_BYTES_MAX])
+        version = int(about["tailrace_backup"])
+        crc, size = int(about["crc32c"], 16), int(about["bytes"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path) from error
+    if version != VERSION:
+        raise VersionError(f"{path} has format {version}, and this version of Tailrace knows {VERSION}.")
+    if len(body) != size or crc32c(body) != crc:
+        raise _damaged(path)
+    try:
+        return _parse(json.loads(body))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path) from error
+
+
+def _parse(record: dict[str, Any]) -> Manifest:
+    logs = []
+    for log in record["logs"]:
+        parts = tuple(
+            PartitionPart(
+                int(topic_id),
+                int(partition),
+                int(slot),
+                State(*map(int, state)),
+                tuple(map(_segment, segments)),
+            )
+            for topic_id, partition, slot, state, segments in log["partitions"]
+        )
+        logs.append(
+            LogPart(
+                bytes.fromhex(log["id"]).hex(),
+                tuple(map(validate_namespace_name, log["namespace"])),
+                dict(log["settings"]),
+                {int(topic): validate_topic_name(name, internal=True) for topic, name in log["topics"].items()},
+                int(log["next_slot"]),
+                parts,
+                tuple(Damage(**damage) for damage in log["damage"]),
+            )
+        )
+    return Manifest(int(record["made_us"]), tuple(logs))
+
+
+def _segment(row: list[Any]) -> Segment:
+    base, salt, size, chain, crc, span, whole = map(int, row)
+    return Segment(base, salt, size, chain, crc, span, bool(whole))
+
+
+def _damaged(path: str) -> CorruptionError:
+    return CorruptionError(
+        "The manifest of the backup is damaged",
+        path=path,
+        hint="Nothing was changed; take another copy of the backup, or make a new one in an empty directory.",
+    )
+
+
+def read_manifest(files: Files, directory: str) -> Manifest | None:
+    """The manifest of a backup, None when there is none."""
+    path = f"{directory}/{MANIFEST}"
+    stat = files.stat(path)
+    if stat is None:
+        return None
+    descriptor = files.open(path)
+    try:
+        data = files.read(descriptor, stat.size, 0)
+    finally:
+        files.close(descriptor)
+    return decode(data, path)
+
+
+def existing_manifest(files: Files, directory: str) -> Manifest:
+    """The manifest of what is said to be a backup."""
+    stat = files.stat(directory)
+    manifest = read_manifest(files, directory) if stat is not None and stat.directory else None
+    if manifest is None:
+        why = "does not exist" if stat is None else f"has no {MANIFEST}"
+        raise NotALogError(
+            f"{directory} is not a backup: it {why}.",
+            hint="Nothing was changed; name a directory that tailrace backup has made.",
+        )
+    return manifest

@@ -1,0 +1,106 @@
+"""A case: one thing that is measured of one system, and what is expected of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median
+from typing import NamedTuple
+
+RATE = "records/s"
+MICROSECONDS = "us"
+MILLISECONDS = "ms"
+SIZE = "bytes/record"
+
+
+class Goal(NamedTuple):
+    """A bound for one figure of a case: its median, its ratio or its 99th percentile."""
+
+    figure: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def is_met(self, value: float) -> bool:
+        """Whether a figure keeps to the bound."""
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value < self.at_most)
+
+    def text(self) -> str:
+        """The bound in words: `ratio >= 0.7`."""
+        if self.at_least is not None:
+            return f"{self.figure} >= {self.at_least:,.10g}"
+        return f"{self.figure} < {self.at_most:,.10g}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table.
+
+    `measure` does about so many seconds of work and gives the values of one round: a rate is one value, a duration is
+    as many as there were operations.
+    """
+
+    work: str
+    system: str
+    how: str
+    level: str
+    unit: str
+    measure: Callable[[float], list[float]]
+    # The name by which other cases refer to this one, and the name of the case that this one's ratio is against.
+    name: str = ""
+    against: str = ""
+    goals: tuple[Goal, ...] = ()
+    # Whether a process of its own does the work, which is as cold in every round: there is nothing to warm up.
+    apart: bool = False
+    # What the ratio is against, for people.
+    told: str = ""
+    # Whether it is the same in every round, so that one is enough.
+    once: bool = False
+
+
+@dataclass
+class Result:
+    """What the rounds of a case gave."""
+
+    case: Case
+    rounds: list[list[float]] = field(default_factory=list)
+    ratio: float | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """The values of all rounds."""
+        return [value for values in self.rounds for value in values]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def p99(self) -> float:
+        """The 99th percentile over all rounds; of rates, which are few, there is none."""
+        return percentile(self.values, 0.99)
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether a percentile says anything: for durations, which are many."""
+        return self.case.unit in (MICROSECONDS, MILLISECONDS)
+
+    def of_round(self, number: int) -> float:
+        return median(self.rounds[0 if self.case.once else number])
+
+    def figure(self, name: str) -> float | None:
+        """A figure by the name that goals use."""
+        if name == "ratio":
+            return self.ratio
+        return self.p99 if name == "p99" else self.median
+
+    def verdicts(self) -> list[tuple[Goal, bool]]:
+        """Each goal, and whether it was met."""
+        found = [(goal, self.figure(goal.figure)) for goal in self.case.goals]
+        return [(goal, goal.is_met(value)) for goal, value in found if value is not None]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]

@@ -1,0 +1,28 @@
+"""The place of a measurement: a directory of its own on the disk in question, gone when it is over."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_IDENTITY = "tailrace.json"
+PREFIX = "tailrace-bench-"
+
+
+def log_around(path: Path) -> Path | None:
+    """The log that a directory is, or lies in; None when it is neither."""
+    whole = path.resolve()
+    return next((each for each in (whole, *whole.parents) if (each / _IDENTITY).is_file()), None)
+
+
+@contextmanager
+def workplace(parent: Path) -> Iterator[Path]:
+    """A new directory in another one; it and everything in it is removed, however the block ends."""
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

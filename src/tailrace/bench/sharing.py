@@ -1,0 +1,37 @@
+"""Sharing: the same work done by several threads of several processes, each with its part of a count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import tailrace
+from tailrace.bench.children import started
+from tailrace.bench.crew import crew
+from tailrace.bench.jobs import Job, job_of
+
+MEMBER = "tailrace.bench.member"
+
+
+@contextmanager
+def shared(log: tailrace.Log, job: Job, threads: int, processes: int) -> Iterator[Callable[[int], object]]:
+    """A function that has a count of operations done by all of them; one process alone is this one."""
+    if processes == 1:
+        with crew([job_of(log, job)] * threads) as tell:
+            yield tell
+        return
+    spec: dict[str, Any] = {"path": log.location, "threads": threads, "job": job._asdict()}
+    with ExitStack() as stack:
+        children = [stack.enter_context(started(MEMBER, spec)) for _ in range(processes)]
+        for child in children:
+            child.answer()
+
+        def tell_all(count: int) -> None:
+            share = max(1, count // processes)
+            for child in children:
+                child.tell(b"%d\n" % share)
+            for child in children:
+                child.answer()
+
+        yield tell_all

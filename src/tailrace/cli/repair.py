@@ -1,0 +1,185 @@
+"""`tailrace repair`: quarantine what is damaged, name what is lost, and let the log go on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .commands import command as make_command
+from .confirmation import confirm, counted
+from .ending import CommandError
+from .failure import answering
+from .invocation import Invocation
+from .output import Progress, to_json, write, write_rows
+
+if TYPE_CHECKING:
+    from tailrace.types import RepairReport
+
+_FIELDS = ("namespace", "what", "topic", "partition", "first", "last", "why")
+
+
+@make_command("repair")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.pass_obj
+def command(invocation: Invocation, dry_run: bool) -> None:
+    """Repair a damaged log.
+
+    Damaged bytes go into quarantine, every whole record stays under its own offset, and a placeholder names each range
+    that is lost. A partition or a journal that is read-only after a failed sync takes appends again. Nobody else may
+    have the log open. Without -N the namespaces are repaired as well. Asks before it changes anything. Exits with 5
+    when records are lost.
+    """
+    repairing = Repairing(invocation)
+    with invocation.located() as (location, space):
+        repairing.run(location, space, dry_run=True)
+        if not repairing.reports:
+            invocation.note("Nothing is wrong, and nothing was changed.")
+        if repairing.reports and not dry_run:
+            confirm(invocation, repairing.deed())
+            named = list(repairing.reports)
+            repairing.reports = {}
+            for name in named:
+                repairing.mend(location, name)
+    done = "Would repair" if dry_run else "Repaired"
+    with answering(f"{done} the log"):
+        repairing.show(dry_run)
+    repairing.tell(dry_run)
+
+
+class Repairing:
+    """One call: the reports of the log and of the namespaces in it, as far as anything is wrong with them."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self.invocation = invocation
+        self.location = ""
+        # By the names of the namespaces on the way to it; those of the log itself are none.
+        self.reports: dict[tuple[str, ...], RepairReport] = {}
+
+    def run(self, location: str, space: str, *, dry_run: bool) -> None:
+        """Look at a log, and at the namespaces in it unless one was named."""
+        self.location = location
+        way = (space,) if space else ()
+        self._look(location, way, dry_run)
+        if not space:
+            self._within(location, way, dry_run)
+
+    def _within(self, location: str, way: tuple[str, ...], dry_run: bool) -> None:
+        for name in _namespaces(_inside(location, way)):
+            self._look(location, (*way, name), dry_run)
+            self._within(location, (*way, name), dry_run)
+
+    def _look(self, location: str, way: tuple[str, ...], dry_run: bool) -> None:
+        report = self._repair(location, way, dry_run)
+        if not report.sound:
+            self.reports[way] = report
+
+    def mend(self, location: str, way: tuple[str, ...]) -> None:
+        """Repair one log, after a look at it found something."""
+        self.reports[way] = self._repair(location, way, dry_run=False)
+
+    def _repair(self, location: str, way: tuple[str, ...], dry_run: bool) -> RepairReport:
+        import tailrace
+
+        what = "looking at" if dry_run else "repairing"
+        progress = Progress(self.invocation, what if not way else f"{what} {'/'.join(way)!r}")
+        outer, name = _inside(location, way[:-1]), way[-1] if way else None
+        try:
+            return tailrace.repair(outer, namespace=name, dry_run=dry_run, progress=progress.callback)
+        finally:
+            progress.clear()
+
+    def deed(self) -> str:
+        """What is about to be done, for the question before it."""
+        lost = sum(damage.last - damage.first + 1 for damage in self._lost() if damage.topic is not None)
+        steps = sum(len(report.steps) for report in self.reports.values())
+        told = f"repair {counted(steps, 'thing')} in {self.location}"
+        if lost:
+            return f"{told}, giving up {counted(lost, 'record')} that cannot be read"
+        noted = any(report.notes for report in self.reports.values())
+        return f"{told}; the notes of --dry-run say what may be lost" if noted else f"{told}, losing no record"
+
+    def _lost(self) -> list[Any]:
+        return [damage for report in self.reports.values() for damage in report.lost]
+
+    def show(self, dry_run: bool) -> None:
+        """Print what was done, or would be."""
+        layout = self.invocation.format()
+        if layout in ("json", "jsonl"):
+            write(to_json(self._to_json(dry_run), 2 if layout == "json" else None) + "\n")
+            return
+        rows = [row for way, report in self.reports.items() for row in _rows("/".join(way) or None, report)]
+        if rows or layout != "table":
+            spare = () if any(row["namespace"] for row in rows) else ("namespace",)
+            write_rows(self.invocation, _FIELDS, rows, spare)
+
+    def _to_json(self, dry_run: bool) -> dict[str, Any]:
+        logs = [{"namespace": "/".join(way) or None, **report.to_json()} for way, report in self.reports.items()]
+        return {"dry_run": dry_run, "sound": not logs, "logs": logs}
+
+    def tell(self, dry_run: bool) -> None:
+        """What follows from it, beside the data; records that are lost are the exit code."""
+        for report in self.reports.values():
+            for note in report.notes:
+                self.invocation.note(f"Note: {note}.")
+            for path in report.quarantine:
+                self.invocation.note(f"Put aside: {os.path.relpath(path, self.location)}")
+        lost = [damage for damage in self._lost() if damage.topic is not None]
+        if lost:
+            ranges = counted(len(lost), "range")
+            verb = "would be given up" if dry_run else "is lost" if len(lost) == 1 else "are lost"
+            raise CommandError(
+                "damage-found",
+                f"{ranges} of records {verb}.",
+                "Every other record is readable; read on behind them with: tailrace read TOPIC --on-damage skip"
+                if not dry_run
+                else "Nothing was changed; run it without --dry-run to repair the log, with a copy of it at hand.",
+            )
+        if self.reports:
+            noted = any(report.notes for report in self.reports.values())
+            whole = "The log is whole again; what may be lost is in the notes above."
+            done = whole if noted else "The log is whole again, and no record is lost."
+            self.invocation.note("Nothing was changed." if dry_run else done)
+
+
+def _rows(space: str | None, report: RepairReport) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(_FIELDS)
+    rows = [{**empty, "namespace": space, **step.to_json()} for step in report.steps]
+    rows += [
+        {
+            **empty, "namespace": space, "what": "lost", "topic": damage.topic, "partition": damage.partition,
+            "first": damage.first, "last": damage.last, "why": damage.reason,
+        }
+        for damage in report.lost
+    ]  # fmt: skip
+    return rows
+
+
+def _inside(location: str, way: tuple[str, ...]) -> str:
+    """The directory of a namespace, as it is written on disk."""
+    for name in way:
+        found = [each for each in _entries(location) if _name_of(each) == name]
+        location = os.path.join(location, "namespaces", found[0] if found else name)
+    return location
+
+
+def _entries(location: str) -> list[str]:
+    try:
+        return sorted(os.listdir(os.path.join(location, "namespaces")))
+    except OSError:
+        return []
+
+
+def _namespaces(location: str) -> list[str]:
+    """The namespaces of a log that need not be one that can be opened."""
+    inner = [
+        name for name in _entries(location) if os.path.isdir(os.path.join(location, "namespaces", name, "catalog"))
+    ]
+    return [_name_of(name) for name in inner]
+
+
+def _name_of(escaped: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(escaped, errors="surrogateescape")

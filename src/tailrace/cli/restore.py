@@ -1,0 +1,39 @@
+"""`tailrace restore`: make a new log out of a backup."""
+
+from __future__ import annotations
+
+import click
+
+from .backup import refuse_damage, shown
+from .candidates import complete_directories, named_directory
+from .commands import command as make_command
+from .confirmation import counted
+from .failure import answering
+from .invocation import Invocation
+from .output import Progress, human_size, write_object
+
+
+@make_command("restore")
+@click.argument("backup", callback=named_directory, shell_complete=complete_directories)
+@click.argument("to", callback=named_directory, shell_complete=complete_directories)
+@click.option("--allow-damage", is_flag=True, help="Restore what there is of a damaged backup, and exit with 5.")
+@click.pass_obj
+def command(invocation: Invocation, backup: str, to: str, allow_damage: bool) -> None:
+    """Make a new log out of a backup.
+
+    BACKUP is a directory that tailrace backup has made; TO does not exist or is empty; -L and -N are not used. Every
+    byte is compared with its checksum. The new log has an id of its own: checkpoints of Spark and later backups take it
+    for another one.
+    """
+    from tailrace import Log
+
+    progress = Progress(invocation, "restoring")
+    try:
+        report = Log.restore(backup, to, allow_damage=allow_damage, progress=progress.callback)
+    finally:
+        progress.clear()
+    deed = f"Restored {counted(report.records, 'record')}, {human_size(report.bytes)}, into {to}"
+    with answering(deed):
+        write_object(invocation, shown(invocation, report.to_json()))
+    refuse_damage(report.damage, deed)
+    invocation.note(f"{deed}, in {report.seconds:.2f} s.")

@@ -1,0 +1,198 @@
+"""Every sync and every rule of a repair, taken out one at a time: the tests of the whole must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from random import Random
+
+import pytest
+
+from tailrace import repairing
+from tailrace.disk import recovery
+from tailrace.disk.opening import _Opening
+from tailrace.disk.repair.plan import _Partition
+from tailrace.disk.repair.scan import Scan
+from tailrace.disk.repair.slots import Slots
+from tailrace.disk.repair.source import Source
+from tailrace.disk.repair.write import Mender
+from tailrace.errors import StorageError, TailraceError
+from tests.sim import Kill, Process
+from tests.sim.mutation import mutate
+from tests.sim.repairs import (
+    PATIENTS,
+    check,
+    cut_after,
+    damaged_catalog,
+    deaths,
+    failures,
+    look,
+    mend,
+    operations,
+    struck,
+    unsynced_commit,
+    wrong_with,
+)
+
+Trial = Callable[[], list[str]]
+
+
+def done(name: str) -> Trial:
+    """A power cut after the repair."""
+    return lambda: list(cut_after(PATIENTS[name], Random(1), 12))
+
+
+def dying(name: str, states: int = 4) -> Trial:
+    """A death at each operation of the repair."""
+    return lambda: list(islice(deaths(PATIENTS[name], Random(1), moments=None, states=states), 1))
+
+
+def failing(name: str) -> Trial:
+    """A failure of each operation of the repair, one at a time."""
+    return lambda: list(islice(failures(PATIENTS[name], Random(1), moments=None), 1))
+
+
+def plain(name: str) -> Trial:
+    """A repair that nothing disturbs."""
+
+    def run() -> list[str]:
+        patient = PATIENTS[name]()
+        try:
+            found = check(patient.disk, patient)
+        except StorageError as error:
+            found = str(error)
+        return [] if found is None else [found]
+
+    return run
+
+
+def torn() -> list[str]:
+    """A commit that nobody finished, and a death at each operation of the repair, the last first: all of it or none."""
+    for number in reversed(operations(unsynced_commit)):
+        patient = unsynced_commit()
+        assert struck(patient, Kill(number, process="victim"))
+        for choice in patient.disk.crash_states(Random(number), 6):
+            disk = patient.disk.crash(choice)
+            mend(disk)
+            found = wrong_with(patient, look(disk), cut=True)
+            if found is not None:
+                return [found]
+    return []
+
+
+def catalog_replaced() -> list[str]:
+    """The power goes at the moment at which an old segment of the catalog is about to be removed."""
+    patient = damaged_catalog()
+    disk = patient.disk
+    old = {path: data for path, data in disk.files().items() if path.startswith("/log/catalog/")}
+    found: list[str] = []
+
+    def see(process: Process, kind: str, detail: tuple[object, ...]) -> None:
+        if kind == "remove_file" and str(detail[0]) in old:
+            after = disk.crash(None)
+            aside = [data for path, data in after.files().items() if "/quarantine/" in path]
+            if old[str(detail[0])] not in aside:
+                found.append("the old one is not in quarantine")
+            try:
+                wrong = wrong_with(patient, look(after), cut=True)
+            except TailraceError as error:
+                wrong = str(error)
+            found.extend([wrong] if wrong else [])
+
+    disk.observer = see
+    mend(disk)
+    disk.observer = None
+    return found
+
+
+def test_the_trial_of_the_catalog_finds_nothing_by_itself():
+    assert catalog_replaced() == []
+
+
+@pytest.mark.slow
+def test_the_trial_of_commits_finds_nothing_by_itself():
+    assert torn() == []
+
+
+SYNC_PATH = "self.files.sync_directory(self.path)"
+# (owner, function, what is taken out, what stands there instead, the trial that must notice)
+RULES = {
+    "the bytes of a side file are synced": (
+        Mender, "_write_file", "self.sync(descriptor, path)", "pass", done("damaged_frames"),
+    ),
+    "so is the name of the quarantine": (Mender, "make_quarantine", SYNC_PATH, "pass", done("damaged_frames")),
+    "and the names in it": (
+        Mender, "_quarantine", "self.files.sync_directory(directory)", "pass", done("damaged_frames"),
+    ),
+    "a file that is put aside is so on disk": (
+        Mender, "keep_aside", "self.files.sync_directory(directory)", "pass", done("stray_file"),
+    ),
+    "a copy that is put aside is so on disk": (
+        Mender, "copy_aside", "self.files.sync_directory(directory)", "pass", catalog_replaced,
+    ),
+    "a directory of the log that is made again is so on disk": (
+        repairing._Repair, "_directories", SYNC_PATH, "pass", done("no_journal_directory"),
+    ),
+    "a new segment is synced": (Mender, "_rewrite", "self.sync(descriptor, new)", "pass", done("damaged_frames")),
+    "and then its name": (
+        Mender, "_rewrite", 'files.sync_directory(target.rpartition("/")[0])', "pass", done("damaged_frames"),
+    ),
+    "a directory that is made again has its name synced": (
+        Mender, "_make_directory", 'self.files.sync_directory(path.rpartition("/")[0])', "pass", done("stray_file"),
+    ),
+    "the new catalog is synced": (
+        repairing, "rebuild", "mender.sync(descriptor, new)", "pass", catalog_replaced,
+    ),
+    "and then its name, before the old ones go": (
+        repairing, "rebuild", "files.rename(new, target)\n    files.sync_directory(directory)",
+        "files.rename(new, target)", catalog_replaced,
+    ),
+    "a commit that is rolled forward is in the new journal first": (
+        Slots, "begin_journal", "file.sync()", "pass", torn,
+    ),
+    "and so is the file's name": (
+        Slots, "begin_journal", "files.sync_directory(directory)", "pass", torn,
+    ),
+    "the old journal is gone on disk": (
+        Slots, "finish_journal", "files.sync_directory(directory)", "pass", done("damaged_journal"),
+    ),
+    "a repair notes what it replaces, and the next one makes sure of it": (
+        Mender, "_note", "self.files.write(", "(lambda *_: None)(", failing("damaged_ends"),
+    ),
+    "by names that are new": (
+        Mender, "replace_again", "self.files.rename(new, target)", "pass", failing("damaged_ends"),
+    ),
+    "a dead repair leaves a sign, and the next one syncs every name": (
+        repairing._Repair, "_finish", "files.sync_directory(directory)", "pass", dying("stray_file"),
+    ),
+    "recovery notes where a damaged partition ended before the journal's entries die": (
+        _Opening, "recover", "if any(slot.damage for slot in survey.slots):", "if False:",
+        dying("commit_without_its_segment"),
+    ),
+    "a partition that was found damaged is found so again": (
+        recovery, "_unreached", "synced=0, last=0", "last=0", plain("damaged_twice"),
+    ),
+    "commits behind a damaged entry of the journal count": (
+        recovery, "salvage_all", "salvage(file)", "Salvaged(file, list(file.entries()), [])",
+        plain("damaged_journal_after_a_cut"),
+    ),
+    "what the journal holds is read over the segment": (
+        Source, "overlay", "self.writes = writes", "self.writes = ()", plain("failed_behind_a_commit"),
+    ),
+    "and written, where the segment has it otherwise": (
+        _Partition, "_scan", "if not self.facts.recovering and any(", "if False and any(", plain("damaged_frames"),
+    ),
+    "frames behind damage are searched for": (
+        Scan, "_behind", "self._damaged_body(here) or self._search(here)", "None", plain("damaged_frames"),
+    ),
+    "a failed partition is written anew": (
+        Slots, "_suspect", 'return "a sync failed here, so it is read-only"', 'return ""', plain("read_only"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_taken_out_is_noticed(monkeypatch, rule):
+    owner, name, old, new, trial = RULES[rule]
+    mutate(monkeypatch, owner, name, old, new)
+    assert trial() != []

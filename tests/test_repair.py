@@ -1,0 +1,751 @@
+"""Repairing on a real disk: what is mended, what is left in place of what is lost, and how everybody copes with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace import Log, bulk
+from tailrace.disk.files import Files
+from tailrace.disk.frame import HEADER, VERSION, crc32c
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.segment import HEADER_BYTES, parse_header, salt_chain, walk
+from tailrace.disk.tails import BLOCK_A, BLOCK_B, FAILED, UNSYNCABLE, word_of
+from tailrace.errors import (
+    ClosedError,
+    CorruptionError,
+    DurabilityError,
+    LockedError,
+    NotALogError,
+    ReadOnlyError,
+    VersionError,
+)
+
+COUNT = 100
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log with a topic of several segments, a frame for each record."""
+    with tailrace.open(tmp_path / "log", durable=False) as log:
+        topic = log.topic("orders", segment_bytes=4_096)
+        for number in range(COUNT):
+            topic.append(f"value {number:04d}" + "x" * 40)
+    return tmp_path / "log"
+
+
+def segments(path: Path, topic: str = "orders", partition: int = 0) -> list[Path]:
+    return sorted(path.glob(f"topics/*-{topic}/{partition}/*.seg"))
+
+
+def frames(file: Path) -> list[tuple[int, int, int]]:
+    """(position, stop, offset) of the frames of a segment."""
+    data = file.read_bytes()
+    header = parse_header(data)
+    assert header is not None
+    found = walk(
+        lambda count, at: data[at : at + count], HEADER_BYTES, 0, salt_chain(header.salt), len(data), bodies=True
+    )
+    base = int(file.stem)
+    return [(each.position, each.position + each.header.size, base + each.header.base) for each in found]
+
+
+def flip(file: Path, position: int, length: int = 1) -> None:
+    data = bytearray(file.read_bytes())
+    for at in range(position, position + length):
+        data[at] ^= 0xFF
+    file.write_bytes(data)
+
+
+def everything(path: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(path)): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
+
+
+def offsets_of(batch: tailrace.Batch) -> list[int]:
+    return [record.offset for record in batch]
+
+
+def readable(log: Log, topic: str = "orders") -> list[int]:
+    return [record.offset for record in log.topic(topic).read(on_damage="skip")]
+
+
+def check(path: Path, lost: set[int], topic: str = "orders", count: int = COUNT) -> tailrace.types.RepairReport:
+    """A dry run changes nothing; a repair loses what it must, and no more; a second one does nothing; appends go on."""
+    before = everything(path)
+    planned = tailrace.repair(path, dry_run=True)
+    assert everything(path) == before
+    report = tailrace.repair(path)
+    assert not report.sound
+    assert [(step.what, step.why) for step in planned.steps] == [(step.what, step.why) for step in report.steps]
+    given_up = {offset for each in report.lost if each.topic == topic for offset in range(each.first, each.last + 1)}
+    assert given_up == lost
+    mended = everything(path)
+    assert tailrace.repair(path).sound
+    again = everything(path)
+    assert {name: data for name, data in again.items() if name not in ("lock", "tails")} == {
+        name: data for name, data in mended.items() if name not in ("lock", "tails")
+    }
+    with tailrace.open(path) as log:
+        verified = log.verify()
+        assert verified.ok
+        assert {offset for each in verified.lost for offset in range(each.first, each.last + 1)} == lost
+        kept = [offset for offset in range(count) if offset not in lost]
+        assert readable(log, topic) == kept
+        values = [record.text for record in log.topic(topic).read(on_damage="skip")]
+        assert values == [f"value {offset:04d}" + "x" * 40 for offset in kept]
+        assert log.topic(topic).append(b"behind").offset == count
+    return report
+
+
+# What can be wrong.
+
+
+def a_header_byte(path: Path) -> set[int]:
+    flip(segments(path)[0], frames(segments(path)[0])[3][0] + 8)
+    return {3}
+
+
+def a_body_byte(path: Path) -> set[int]:
+    flip(segments(path)[1], frames(segments(path)[1])[3][0] + FRAME_HEADER_BYTES + 5)
+    return {31}
+
+
+def a_run_of_bytes(path: Path) -> set[int]:
+    file = segments(path)[1]
+    flip(file, frames(file)[2][0] + 20, 300)
+    return {30, 31, 32}
+
+
+def several_ranges(path: Path) -> set[int]:
+    """With whole frames between two that lost their headers, which nothing but themselves vouches for."""
+    file = segments(path)[0]
+    places = frames(file)
+    for number in (2, 3, 7, 12):
+        flip(file, places[number][0] + 10, 72)
+    return {2, 3, 7, 12}
+
+
+def the_active_segment(path: Path) -> set[int]:
+    file = segments(path)[-1]
+    places = frames(file)
+    flip(file, places[0][0] + 12)
+    flip(file, places[-1][0] + FRAME_HEADER_BYTES)
+    return {84, 99}
+
+
+def a_footer(path: Path) -> set[int]:
+    file = segments(path)[0]
+    flip(file, file.stat().st_size - 30)
+    return set()
+
+
+def no_footer(path: Path) -> set[int]:
+    file = segments(path)[1]
+    os.truncate(file, frames(file)[-1][1])
+    return set()
+
+
+def a_segment_header(path: Path) -> set[int]:
+    flip(segments(path)[1], 25)
+    return set()
+
+
+def header_of_the_active_segment(path: Path) -> set[int]:
+    flip(segments(path)[-1], 25)
+    return set()
+
+
+def a_missing_segment(path: Path) -> set[int]:
+    segments(path)[1].unlink()
+    return set(range(28, 56))
+
+
+def the_first_segment_missing(path: Path) -> set[int]:
+    segments(path)[0].unlink()
+    return set(range(28))
+
+
+def the_last_segment_missing(path: Path) -> set[int]:
+    segments(path)[-1].unlink()
+    return set(range(84, 100))
+
+
+def every_segment_missing(path: Path) -> set[int]:
+    for file in segments(path):
+        file.unlink()
+    return set(range(100))
+
+
+def a_file_cut_short(path: Path) -> set[int]:
+    file = segments(path)[2]
+    os.truncate(file, frames(file)[10][0] + 50)
+    return set(range(66, 84))
+
+
+def an_empty_file(path: Path) -> set[int]:
+    os.truncate(segments(path)[2], 0)
+    return set(range(56, 84))
+
+
+def zeros(path: Path) -> set[int]:
+    file = segments(path)[1]
+    file.write_bytes(bytes(file.stat().st_size))
+    return set(range(28, 56))
+
+
+def both_state_blocks(path: Path) -> set[int]:
+    for block in (BLOCK_A, BLOCK_B):
+        flip(path / "tails", (word_of(1) + block) * 8 + 20)
+    return set()
+
+
+def a_sync_that_failed(path: Path) -> set[int]:
+    data = bytearray((path / "tails").read_bytes())
+    data[(word_of(1) + FAILED) * 8] = UNSYNCABLE
+    (path / "tails").write_bytes(data)
+    return set()
+
+
+def a_file_behind_the_end(path: Path) -> set[int]:
+    (segments(path)[0].parent / f"{200:020d}.seg").write_bytes(segments(path)[0].read_bytes())
+    return set()
+
+
+def a_segment_of_another_partition(path: Path) -> set[int]:
+    with tailrace.open(path) as log:
+        log.topic("other").append(b"not mine")
+    segments(path)[1].write_bytes(segments(path, "other")[0].read_bytes())
+    return set(range(28, 56))
+
+
+def no_topics(path: Path) -> set[int]:
+    shutil.rmtree(path / "topics")
+    return set(range(COUNT))
+
+
+def no_journal(path: Path) -> set[int]:
+    shutil.rmtree(path / "journal")
+    return set()
+
+
+def the_identity(path: Path) -> set[int]:
+    (path / "tailrace.json").write_bytes(b"{")
+    return set()
+
+
+def no_identity(path: Path) -> set[int]:
+    (path / "tailrace.json").unlink()
+    return set()
+
+
+DAMAGES: list[Callable[[Path], set[int]]] = [
+    a_header_byte, a_body_byte, a_run_of_bytes, several_ranges, the_active_segment, a_footer, no_footer,
+    a_segment_header, header_of_the_active_segment, a_missing_segment, the_first_segment_missing,
+    the_last_segment_missing, every_segment_missing, a_file_cut_short, an_empty_file, zeros, both_state_blocks,
+    a_sync_that_failed, a_file_behind_the_end, a_segment_of_another_partition, no_topics, no_journal, the_identity,
+    no_identity,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_everything_that_can_be_wrong(path, damage):
+    check(path, damage(path))
+
+
+# Nothing but the tails of this boot tells that such a file is not the newest segment.
+@pytest.mark.parametrize(
+    "damage", [each for each in DAMAGES if each is not a_file_behind_the_end], ids=lambda each: each.__name__
+)
+def test_the_same_on_another_boot(path, damage, monkeypatch):
+    """Nobody has recovered the log since: the repair does, and finds the same."""
+    with tailrace.open(path) as log:
+        log.sync()
+    lost = damage(path)
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    report = tailrace.repair(path, dry_run=True)
+    planned = {offset for each in report.lost for offset in range(each.first, each.last + 1)}
+    if damage not in (both_state_blocks, a_sync_that_failed):
+        assert not report.sound
+        assert planned == lost
+    tailrace.repair(path)
+    with tailrace.open(path) as log:
+        assert log.verify().ok
+        assert readable(log) == [offset for offset in range(COUNT) if offset not in lost]
+        assert log.topic("orders").append(b"behind").offset == COUNT
+
+
+def test_a_sound_log_is_left_alone(path):
+    before = everything(path)
+    report = tailrace.repair(path)
+    assert report.sound
+    assert (report.steps, report.lost, report.notes, report.quarantine) == ((), (), (), ())
+    after = everything(path)
+    del before["lock"], after["lock"]
+    assert after == before
+
+
+def test_the_side_file_has_the_bytes_and_says_what_they_were(path):
+    file = segments(path)[0]
+    places = frames(file)
+    flip(file, places[3][0] + 8)
+    flip(file, places[9][0] + FRAME_HEADER_BYTES, 10)
+    content = file.read_bytes()
+    report = tailrace.repair(path)
+    (side,) = [Path(each) for each in report.quarantine]
+    assert side.parent == path / "quarantine"
+    assert side.name.endswith("-00000001-orders-0-0.bytes")
+    lines = [json.loads(line) for line in side.with_suffix(".json").read_text().splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        assert (line["topic"], line["partition"]) == ("orders", 0)
+        assert (path / line["file"]) == file
+        kept = side.read_bytes()[line["at"] : line["at"] + line["length"]]
+        assert kept == content[line["position"] : line["position"] + line["length"]]
+        assert line["reason"]
+        assert line["time"].endswith("+00:00")
+    assert (lines[0]["first"], lines[0]["last"]) == (3, 3)
+
+
+def test_a_group_of_frames_is_kept_in_part(tmp_path):
+    path = tmp_path / "log"
+    with tailrace.open(path) as log:
+        log.topic("big").extend([b"x" * 600_000] * 6)
+        log.topic("big").append(b"last")
+    file = segments(path, "big")[0]
+    places = frames(file)
+    assert len(places) > 3
+    flip(file, places[1][0] + FRAME_HEADER_BYTES + 7)
+    lost = range(places[1][2], places[2][2])
+    report = tailrace.repair(path)
+    assert [(each.first, each.last) for each in report.lost] == [(lost[0], lost[-1])]
+    with tailrace.open(path) as log:
+        assert readable(log, "big") == [offset for offset in range(7) if offset not in lost]
+
+
+def test_without_tails_a_copy_of_what_may_be_records_is_kept(path):
+    file = segments(path)[-1]
+    flip(file, frames(file)[5][0] + 8)
+    content = file.read_bytes()
+    (path / "tails").unlink()
+    assert any("orders[0]" in note for note in tailrace.repair(path, dry_run=True).notes)
+    report = tailrace.repair(path)
+    assert any("leftovers" in note for note in report.notes)
+    assert content in [Path(each).read_bytes() for each in report.quarantine]
+    with tailrace.open(path) as log:
+        assert log.topic("orders").offsets()[0].latest == 89
+
+
+# How everybody copes with a placeholder.
+
+
+@pytest.fixture
+def mended(path: Path) -> Path:
+    """The same log after a repair that lost 3, 31, and 56 to 83."""
+    a_header_byte(path)
+    a_body_byte(path)
+    segments(path)[2].unlink()
+    tailrace.repair(path)
+    return path
+
+
+LOST = [(3, 3), (31, 31), (56, 83)]
+KEPT = [offset for offset in range(COUNT) if not any(first <= offset <= last for first, last in LOST)]
+
+
+def test_reading_names_exactly_the_lost_range(mended):
+    with tailrace.open(mended) as log:
+        topic = log.topic("orders")
+        for start, (first, last) in ((0, LOST[0]), (3, LOST[0]), (4, LOST[1]), (32, LOST[2]), (70, LOST[2])):
+            with pytest.raises(CorruptionError, match="lost") as caught:
+                list(topic.read(start))
+            error = caught.value
+            assert (error.topic, error.partition, error.first, error.last) == ("orders", 0, first, last)
+            assert "repaired" in error.hint
+        with pytest.raises(CorruptionError, match="lost"):
+            topic.get(60)
+        assert topic.get(84).text.startswith("value 0084")
+        assert len(list(topic.read(84))) == 16
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_skipping_reads_everything_else_in_every_way(path, repaired):
+    a_header_byte(path)
+    a_body_byte(path)
+    segments(path)[2].unlink()
+    if repaired:
+        tailrace.repair(path)
+    with tailrace.open(path) as log:
+        topic = log.topic("orders")
+
+        def skipping(**options: object) -> tailrace.Scan:
+            return topic.read(on_damage="skip", **options)
+
+        def ranges(scan: tailrace.Scan) -> list[tuple[int, int]]:
+            assert {(each.topic, each.partition) for each in scan.skipped} <= {("orders", 0)}
+            return sorted((each.first, each.last) for each in scan.skipped)
+
+        scan = skipping()
+        assert scan.skipped == []
+        for _ in range(2):
+            assert [record.offset for record in scan] == KEPT
+            assert ranges(scan) == LOST
+        assert [record.offset for record in skipping(reverse=True)] == KEPT[::-1]
+        assert [record.offset for record in skipping(order="time")] == KEPT
+        assert [record.offset for record in skipping(order="time", reverse=True)] == KEPT[::-1]
+        scan = skipping()
+        assert [offset for batch in scan.batches(7) for offset in offsets_of(batch)] == KEPT
+        assert ranges(scan) == LOST
+        scan = skipping()
+        assert scan.count() == len(KEPT)
+        assert ranges(scan) == LOST
+        scan = skipping(last=20)
+        assert [record.offset for record in scan] == KEPT[-20:]
+        assert ranges(scan) == [LOST[2]]
+        assert [record.offset for record in skipping(last=16)] == KEPT[-16:]
+        assert skipping(last=16).skipped == []
+        assert [record.offset for record in skipping(start=60)] == KEPT[-16:]
+        assert [record.offset for record in skipping(start=20, stop=40)] == [x for x in KEPT if 20 <= x < 40]
+        assert [record.offset for record in skipping(limit=5)] == KEPT[:5]
+        assert [record.offset for record in skipping(follow=True, timeout=0.05)] == KEPT
+        scan = log.topic("*").read(on_damage="skip")
+        assert [record.offset for record in scan] == KEPT
+        assert ranges(scan) == LOST
+
+
+def test_skipping_into_tables(mended):
+    pytest.importorskip("pyarrow")
+    with tailrace.open(mended) as log:
+        scan = log.topic("orders").read(on_damage="skip")
+        assert scan.to_arrow()["offset"].to_pylist() == KEPT
+        assert [(each.first, each.last) for each in scan.skipped] == LOST
+        with pytest.raises(CorruptionError):
+            log.topic("orders").read().to_arrow()
+        pytest.importorskip("pandas")
+        assert scan.to_pandas()["offset"].tolist() == KEPT
+
+
+def test_a_wrong_way_to_meet_damage(path):
+    with tailrace.open(path) as log, pytest.raises(ValueError, match="on_damage='ignore' is not known"):
+        log.topic("orders").read(on_damage="ignore")
+
+
+def test_a_place_in_time_behind_what_is_lost(mended):
+    with tailrace.open(mended) as log:
+        topic = log.topic("orders")
+        time = topic.get(84).timestamp
+        found = topic.offset_at(time)
+        assert 56 <= found <= 84
+        assert [record.offset for record in topic.read(time, on_damage="skip")] == KEPT[-16:]
+        assert topic.offset_at(topic.get(90).timestamp) == 90
+
+
+def test_parts_for_engines(mended):
+    with tailrace.open(mended) as log:
+        parts = bulk.plan(log, "orders")
+        read: list[int] = []
+        lost: list[tuple[str | None, int | None, int | None]] = []
+        for part in parts:
+            try:
+                for batch in bulk.read(part):
+                    read += offsets_of(batch)
+            except CorruptionError as error:
+                lost.append((error.topic, error.first, error.last))
+        assert lost == [("orders", *each) for each in LOST]
+        assert read[-16:] == KEPT[-16:]
+        behind = [
+            offset for part in bulk.plan(log, "orders", 84) for batch in bulk.read(part) for offset in offsets_of(batch)
+        ]
+        assert behind == KEPT[-16:]
+
+
+def test_a_consumer_meets_it_and_its_group_is_moved_on(mended):
+    with tailrace.open(mended) as log:
+        with (
+            log.consumer("orders", "billing", stop="now") as consumer,
+            pytest.raises(CorruptionError, match="lost") as caught,
+        ):
+            for _ in consumer:
+                pass
+        assert (caught.value.first, caught.value.last) == (3, 3)
+        for _, last in LOST:
+            log.reset_group("billing", {0: last + 1})
+            with log.consumer("orders", "billing", stop="now") as consumer, suppress(CorruptionError):
+                read = [record.offset for record in consumer]
+        assert read == KEPT[-16:]
+
+
+def test_trimming_takes_placeholders_away(mended):
+    with tailrace.open(mended) as log:
+        topic = log.topic("orders")
+        topic.trim(57)
+        assert [(each.first, each.last) for each in log.verify().lost] == [(56, 83)]
+        topic.trim(84)
+        assert log.verify().lost == ()
+        assert [record.offset for record in topic.read()] == KEPT[-16:]
+    assert tailrace.repair(mended).sound
+
+
+def test_statistics_and_vacuum_go_on(mended):
+    with tailrace.open(mended) as log:
+        assert log.stats().records == COUNT
+        (info,) = log.topics()
+        assert info.oldest <= info.newest
+        assert not log.vacuum(dry_run=True).removed
+        log.topic("orders").alter(retain_bytes="4KiB")
+        log.topic("orders").append(b"x" * 5_000)
+        report = log.vacuum()
+        assert report.segments
+        assert log.verify().ok
+
+
+def test_a_repaired_segment_is_found_by_recovery(mended, monkeypatch):
+    for boot in ("second", "third"):
+        monkeypatch.setenv("TAILRACE_BOOT_ID", boot)
+        with tailrace.open(mended) as log:
+            assert readable(log) == KEPT
+            assert log.topic("orders").offsets()[0].latest == COUNT
+
+
+# What Tailrace keeps for itself.
+
+
+def test_a_group_loses_cursors_and_goes_on(path):
+    with tailrace.open(path) as log:
+        for _ in range(3):
+            with log.consumer("orders", "billing", commit="manual") as consumer:
+                for _, _ in zip(range(10), consumer, strict=False):
+                    pass
+                consumer.commit()
+        assert log.group("billing").partitions[0].position == 30
+    file = segments(path, "__group.billing")[0]
+    places = frames(file)
+    moved = [at for at, stop, _ in places if b'"moves"' in file.read_bytes()[at:stop]]
+    flip(file, moved[-1] + FRAME_HEADER_BYTES + 3)
+    report = tailrace.repair(path)
+    assert any("'billing'" in note and "read again" in note for note in report.notes)
+    with tailrace.open(path) as log:
+        assert log.group("billing").partitions[0].position == 20
+        with log.consumer("orders", "billing", stop="now") as consumer:
+            assert next(iter(consumer)).offset == 20
+        assert log.verify().ok
+
+
+def test_markers_of_batches_are_lost_and_named(path):
+    with tailrace.open(path) as log:
+        for batch in range(3):
+            part = bulk.InlinePart("orders", 0, bulk.build([b"x"]))
+            bulk.commit(log, [part], ("loader", batch))
+        assert bulk.applied(log, "loader") == 2
+    file = segments(path, "__applied")[0]
+    flip(file, frames(file)[-1][0] + FRAME_HEADER_BYTES)
+    report = tailrace.repair(path)
+    assert any("twice" in note for note in report.notes)
+    with tailrace.open(path) as log:
+        assert bulk.applied(log, "loader") == 1
+
+
+# The catalog.
+
+
+def catalog(path: Path) -> Path:
+    return sorted((path / "catalog").glob("*.seg"))[-1]
+
+
+def test_a_topic_whose_creation_is_lost_comes_back(path):
+    with tailrace.open(path) as log:
+        log.topic("later", partitions=3).extend([b"a", b"b"], keys=[b"1", b"2"])
+    flip(catalog(path), frames(catalog(path))[0][0] + FRAME_HEADER_BYTES + 3)
+    with pytest.raises(CorruptionError, match="catalog") as caught:
+        tailrace.open(path)
+    assert "tailrace repair" in caught.value.hint
+    report = tailrace.repair(path)
+    assert any("'orders' is back with default settings" in note for note in report.notes)
+    with tailrace.open(path) as log:
+        assert sorted(info.name for info in log.topics()) == ["later", "orders"]
+        assert len(list(log.topic("orders").read())) == COUNT
+        assert log.topic("later").partitions == 3
+        assert log.topic("orders").append(b"x").offset == COUNT
+        log.topic("new").append(b"x")
+        assert log.verify().ok
+    assert tailrace.repair(path).sound
+
+
+def test_a_topic_behind_the_end_of_the_catalog_comes_back(path):
+    """Without tails the last record of the catalog, damaged, looks like a write that was cut off."""
+    with tailrace.open(path) as log:
+        log.topic("later").append(b"kept")
+    flip(catalog(path), frames(catalog(path))[-1][0] + 8)
+    (path / "tails").unlink()
+    report = tailrace.repair(path)
+    assert any("'later' is back" in note for note in report.notes)
+    with tailrace.open(path) as log:
+        assert [record.value for record in log.topic("later").read()] == [b"kept"]
+        assert len(list(log.topic("orders").read())) == COUNT
+        assert log.topic("orders").settings["segment_bytes"] == 4_096
+    assert tailrace.repair(path).sound
+
+
+def test_a_catalog_that_is_gone_is_made_of_the_directories(path):
+    for file in (path / "catalog").glob("*.seg"):
+        file.unlink()
+    report = tailrace.repair(path)
+    assert not report.sound
+    with tailrace.open(path) as log:
+        assert len(list(log.topic("orders").read())) == COUNT
+
+
+def test_a_topic_that_has_no_name_any_more_is_kept_aside(path):
+    with tailrace.open(path) as log:
+        log.topic("ÄÖÜ").append(b"kept")
+    places = frames(catalog(path))
+    flip(catalog(path), places[1][0] + FRAME_HEADER_BYTES + 3)
+    report = tailrace.repair(path)
+    assert any("name of the topic" in note for note in report.notes)
+    (kept,) = [each for each in report.quarantine if os.path.isdir(each)]
+    assert b"kept" in next(Path(kept).rglob("*.seg")).read_bytes()
+    with tailrace.open(path) as log:
+        assert [info.name for info in log.topics()] == ["orders"]
+        assert log.topic("orders").settings["segment_bytes"] == 4_096
+
+
+def test_a_damaged_identity_is_damage(path):
+    (path / "tailrace.json").write_bytes(b"\xff")
+    for mode in ("a", "r"):
+        with pytest.raises(CorruptionError, match="though a log lies here") as caught:
+            tailrace.open(path, mode)
+        assert "tailrace repair" in caught.value.hint
+    with tailrace.open(path.parent / "other") as log:
+        identity = log.stats().id
+    assert tailrace.repair(path).steps[0].what == "identity"
+    with tailrace.open(path) as log:
+        assert log.stats().id != identity
+        assert len(list(log.topic("orders").read())) == COUNT
+
+
+def test_nothing_says_which_log_it_is(path):
+    for name in ("tailrace.json", "tails"):
+        (path / name).unlink()
+    for file in (path / "journal").iterdir():
+        file.unlink()
+    before = everything(path)
+    with pytest.raises(CorruptionError, match="which log this is") as caught:
+        tailrace.repair(path)
+    assert "backup" in caught.value.hint
+    after = everything(path)
+    assert {name: data for name, data in after.items() if name != "lock"} == {
+        name: data for name, data in before.items() if name != "lock"
+    }
+
+
+# Who may.
+
+
+def test_nobody_else_may_have_it_open(path):
+    a_body_byte(path)
+    with tailrace.open(path) as log:
+        before = everything(path)
+        with pytest.raises(LockedError) as caught:
+            tailrace.repair(path)
+        assert caught.value.pid == os.getpid()
+        report = tailrace.repair(path, dry_run=True)
+        assert [(each.first, each.last) for each in report.lost] == [(31, 31)]
+        after = everything(path)
+        for files in (before, after):
+            files.pop("lock")
+            files.pop("stats", None)
+        assert after == before
+        other = tailrace.open(path)
+        with pytest.raises(LockedError):
+            log.repair()
+        other.close()
+        assert len(log.repair(dry_run=True).lost) == 1
+        assert len(log.repair().lost) == 1
+        assert log.verify().ok
+        assert log.topic("orders").append(b"x").offset == COUNT
+        assert log.repair(dry_run=True).sound
+    with pytest.raises(ClosedError):
+        log.repair()
+    with tailrace.open(path, "r") as log, pytest.raises(ReadOnlyError):
+        log.repair()
+
+
+def test_what_is_no_log(tmp_path):
+    with pytest.raises(NotALogError):
+        tailrace.repair(tmp_path)
+    with pytest.raises(NotALogError):
+        tailrace.repair(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_frames_of_a_newer_version_are_not_touched(path):
+    """A frame that this version does not know is not damage."""
+    file = segments(path)[0]
+    data = bytearray(file.read_bytes())
+    at = frames(file)[4][0]
+    head = bytearray(data[at : at + FRAME_HEADER_BYTES])
+    head[4] = VERSION + 1
+    head[-4:] = crc32c(bytes(head[:-4])).to_bytes(4, "little")
+    assert HEADER.unpack(bytes(head))[1] == VERSION + 1
+    data[at : at + FRAME_HEADER_BYTES] = head
+    file.write_bytes(data)
+    before = everything(path)
+    with pytest.raises(VersionError):
+        tailrace.repair(path)
+    after = everything(path)
+    del before["lock"], after["lock"]
+    assert after == before
+
+
+def test_progress_and_namespaces(path):
+    with tailrace.open(path) as log:
+        log.namespace("eu").close()
+    with tailrace.open(path, namespace="eu") as log:
+        log.topic("t").append(b"x")
+    inner = path / "namespaces" / "eu"
+    flip(segments(inner, "t")[0], HEADER_BYTES + FRAME_HEADER_BYTES)
+    told: list[tuple[int, int]] = []
+    assert tailrace.repair(path, progress=lambda done, total: told.append((done, total))).sound
+    assert told[-1][0] == told[-1][1] > 10_000
+    assert len(tailrace.repair(path, namespace="eu").lost) == 1
+    with pytest.raises(TypeError, match="progress"):
+        tailrace.repair(path, progress=3)
+
+    def refuse(done: int, total: int) -> None:
+        raise BlockingIOError
+
+    with pytest.raises(BlockingIOError):
+        tailrace.repair(path, progress=refuse)
+
+
+def test_a_failed_sync_is_healed_while_the_machine_runs(path):
+    data = bytearray((path / "tails").read_bytes())
+    data[(word_of(1) + FAILED) * 8] = UNSYNCABLE
+    (path / "tails").write_bytes(data)
+    with tailrace.open(path) as log:
+        with pytest.raises(DurabilityError):
+            log.topic("orders").append(b"x")
+        report = log.repair()
+        assert [step.why for step in report.steps] == ["a sync failed here, so it is read-only"]
+        assert report.lost == ()
+        assert log.topic("orders").append(b"x").offset == COUNT
+
+
+def test_forgetting_the_cache_forgets_nothing_else(tmp_path):
+    """What is not on disk yet is kept, and what is can be read again."""
+    files = Files()
+    fd = files.open(str(tmp_path / "file"), create=True)
+    try:
+        files.write(fd, b"synced" * 1_000, 0)
+        files.sync_data(fd)
+        files.write(fd, b"not yet", 10)
+        files.forget_cache(fd)
+        assert files.read(fd, 22, 0) == b"syncedsyncnot yetncedsynced"[:17] + (b"synced" * 4)[17:22]
+    finally:
+        files.close(fd)
