@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 
-from benchmarks import groups, spark
+from benchmarks import engine, groups, spark
 
-COMMANDS = {"groups": groups.main, "spark": spark.main}
+COMMANDS = {"engine": engine.main, "groups": groups.main, "spark": spark.main}
 
 
 def main(arguments: list[str]) -> int:

@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from benchmarks.cases import RATE, Result
 from tailrace import svg
+from tailrace.bench.cases import RATE, Result
 
 WIDTH, ROW, GAP, TOP = 900, 20, 34, 44
 # Where the names end, and where the bars do; behind them stand the values.
 NAMES_END, BARS_END = 400, 800
-# What survives a power cut, what survives a kill alone, and what promises nothing of its own.
+# What survives a power cut, what survives a kill alone, and what stores nothing.
 COLOURS = {
     "on disk": svg.SERIES_COLOURS[0],
     "on disk every second": svg.SERIES_COLOURS[5],
     "survives kill, not power cut": svg.SERIES_COLOURS[1],
-    "reads only": "#8c959f",
+    "no durability": "#8c959f",
 }
 
 
@@ -40,7 +40,7 @@ def promise(level: str) -> str:
         return "on disk every second"
     if "power cut" in level:
         return "survives kill, not power cut"
-    return "on disk" if "on disk" in level else "reads only"
+    return "on disk" if "on disk" in level else "no durability"
 
 
 def _legend() -> str:
@@ -64,9 +64,10 @@ def _panel(work: str, results: Sequence[Result], top: int) -> str:
         y = top + GAP + ROW * index
         length = (BARS_END - NAMES_END) * (math.log10(result.median) - low) / span
         name = f"{result.case.system}: {result.case.how}"
+        bold = ' style="font-weight:600"' if result.case.system == "Tailrace" else ""
         shown = name if len(name) <= 58 else f"{name[:57]}…"
         parts.append(
-            f'<text x="{NAMES_END - 8}" y="{y + 11}" text-anchor="end">{escape(shown)}'
+            f'<text x="{NAMES_END - 8}" y="{y + 11}" text-anchor="end"{bold}>{escape(shown)}'
             f"<title>{escape(name)}</title></text>"
             f'<rect x="{NAMES_END}" y="{y}" width="{length:.1f}" height="{ROW - 6}" '
             f'fill="{COLOURS[promise(result.case.level)]}"><title>{escape(result.case.level)}</title></rect>'

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-from benchmarks.cases import MICROSECONDS, Case
 from benchmarks.consume import refill
-from benchmarks.pace import Pace
 from benchmarks.peers import PeerKind
 from benchmarks.stage import Stage, value
+from tailrace.bench.cases import MICROSECONDS, Case
+from tailrace.bench.pace import Pace
 
 WORK = "commit"
 ON_DISK = "on disk"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from benchmarks.cases import RATE, Case, Goal
-from benchmarks.pace import Pace, timed
 from benchmarks.peers import Peer, PeerKind
 from benchmarks.stage import Stage, value
+from tailrace.bench.cases import RATE, Case, Goal
+from tailrace.bench.pace import Pace, timed
 
 RECORD, BATCH, ARROW = "consume by record", "consume by batch", "consume as Arrow"
 EACH_SECOND = "cursor on disk every second and at the end"

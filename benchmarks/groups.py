@@ -12,11 +12,11 @@ from types import FrameType
 from typing import Any
 
 from benchmarks import commits, consume, latency, page, pipeline, report, sitting, takeover
-from benchmarks.cases import Case, Result
-from benchmarks.machine import Watcher
 from benchmarks.peers import INSTALL, installed, missing
-from benchmarks.rounds import run
 from benchmarks.stage import FRAME_RECORDS, Stage
+from tailrace.bench.cases import Case, Result
+from tailrace.bench.machine import Watcher
+from tailrace.bench.rounds import run
 
 RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[Stage], list[Case]]] = {

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from time import monotonic, monotonic_ns, sleep
 from typing import Any
 
-from benchmarks.cases import MICROSECONDS, Case, Goal
-from benchmarks.children import started
 from benchmarks.peers import PeerKind
 from benchmarks.stage import VALUE_BYTES, Stage
+from tailrace.bench.cases import MICROSECONDS, Case, Goal
+from tailrace.bench.children import started
+from tailrace.bench.receipts import POLL_SECONDS, receive
 
 WORK = "append to receipt"
 TOPIC, GROUP = "received", "receivers"
 P50_GOAL_US, P99_GOAL_US = 150, 2_000
-# Between two appends, so that the receiver is back in its wait; drawn at random from the length of a poll, so that
-# nothing falls into step.
-PAUSE_SECONDS = (0.0001, 0.0011)
-# The first receipts of a fresh process are of cold code.
-SKIPPED = 20
-COUNT_MIN = 30
-# The peers have no way to wait for another process; they are asked this often.
-POLL_SECONDS = 0.001
 
 
 def cases(stage: Stage) -> list[Case]:
@@ -69,22 +60,5 @@ def _peer_case(stage: Stage, kind: PeerKind) -> Case:
 
 def _receive(spec: dict[str, Any], put: Callable[[bytes], Any], seconds: float) -> list[float]:
     """One value after another, each when the one before has arrived, so that none waits behind another."""
-    deadline = monotonic() + seconds
-    latencies: list[float] = []
-    with started("receiver", spec) as child:
-        child.answer()
-        while len(latencies) < SKIPPED + COUNT_MIN or monotonic() < deadline:
-            sleep(random.uniform(*PAUSE_SECONDS))
-            put(stamp())
-            latencies.append(child.answer() / 1e3)
-    return latencies[SKIPPED:]
-
-
-def stamp() -> bytes:
-    """A value that says when it was made, by a clock that all processes of the machine share."""
-    return f"{monotonic_ns():020d}".encode().ljust(VALUE_BYTES, b".")
-
-
-def age_ns(data: bytes) -> int:
-    """How long ago a stamp was made."""
-    return monotonic_ns() - int(data[:20])
+    with started("benchmarks.receiver", spec) as child:
+        return receive(child, put, seconds, VALUE_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 
 import tailrace
-from benchmarks.children import request, say
+from tailrace.bench.children import request, say
 
 
 def main() -> None:

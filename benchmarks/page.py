@@ -6,16 +6,22 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+# What comes first on the page; a section that is not named here comes behind.
+ORDER = ("# Benchmarks of the engine", "# Benchmarks of groups", "# Benchmarks of Spark")
 
 
 def put(section: str, page: Path = PAGE) -> None:
-    """Replace the section that has the same heading, or add it behind the others."""
-    heading = section.partition("\n")[0]
+    """Replace the section that has the same heading, or add it at its place among the others."""
     known = page.read_text("utf-8") if page.exists() else ""
     found = [each for each in re.split(r"^(?=# )", known, flags=re.MULTILINE) if each.strip()]
-    places = [index for index, each in enumerate(found) if each.partition("\n")[0] == heading]
-    if places:
-        found[places[0]] = section
-    else:
-        found.append(section)
-    page.write_text("\n".join(f"{each.rstrip()}\n" for each in found), "utf-8")
+    kept = [each for each in found if heading(each) != heading(section)]
+    ordered = sorted([*kept, section], key=_place)
+    page.write_text("\n".join(f"{each.rstrip()}\n" for each in ordered), "utf-8")
+
+
+def heading(section: str) -> str:
+    return section.partition("\n")[0].rstrip()
+
+
+def _place(section: str) -> int:
+    return ORDER.index(heading(section)) if heading(section) in ORDER else len(ORDER)

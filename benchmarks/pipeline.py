@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.cases import RATE, Case, Goal
 from benchmarks.consume import refill
-from benchmarks.pace import Pace, timed
 from benchmarks.peers import Peer, PeerKind
 from benchmarks.stage import FRAME_RECORDS, Stage
 from tailrace import Record
+from tailrace.bench.cases import RATE, Case, Goal
+from tailrace.bench.pace import Pace, timed
 
 WORK = "process"
 SOURCE, TARGET, GROUP = "unprocessed", "processed", "processors"

@@ -8,9 +8,9 @@ from time import sleep
 from typing import Any
 
 import tailrace
-from benchmarks.children import request, say
-from benchmarks.latency import age_ns
 from benchmarks.peers import Peer, kind_named
+from tailrace.bench.children import request, say
+from tailrace.bench.receipts import age_ns
 
 
 def main() -> None:

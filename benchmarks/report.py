@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Result
 from benchmarks.chart import chart
+from tailrace.bench.cases import Case, Result
 
 HEADS = ("system", "how", "median", "p99", "ratio", "durability", "goal")
 RIGHT = ("median", "p99", "ratio")
+# From here on a run says that others disturbed it.
+NOISE_SHARE = 0.1
 
 
 def text(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[str]) -> str:
@@ -39,6 +41,20 @@ def markdown(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[s
     return "\n".join([*lines, "", verdict(results), *notes])
 
 
+def goal_table(results: Sequence[Result]) -> str:
+    """Every goal on a line of its own, with what was measured."""
+    lines = ["| work | how | durability | measured | goal | |", "|---|---|---|--:|---|---|"]
+    for result in results:
+        for goal, met in result.verdicts():
+            measured = number(result.figure(goal.figure))
+            unit = f"x {described(result.case)}" if goal.figure == "ratio" else result.case.unit
+            lines.append(
+                f"| {result.case.work} | {result.case.how} | {result.case.level} | {measured} {unit} | {goal.text()} "
+                f"| {'met' if met else '**missed**'} |"
+            )
+    return "\n".join(lines)
+
+
 def headline(facts: dict[str, Any]) -> str:
     """One line about the machine and the day."""
     others = facts.get("others_share")
@@ -46,11 +62,25 @@ def headline(facts: dict[str, Any]) -> str:
     if facts.get("real_time"):
         busy += ", this one at real-time priority"
     spark = f"Spark {facts['pyspark']}, Java {facts['java']}, Arrow {facts['pyarrow']}" if "pyspark" in facts else ""
+    peers = "".join(f", {name} {version}" for name, version in facts.get("versions", {}).items())
     return (
         f"{facts['date']}, Tailrace {facts['tailrace']}, Python {facts['python']}, "
-        f"{spark or 'SQLite ' + facts['sqlite']}, "
+        f"{spark or 'SQLite ' + facts['sqlite']}{peers}, "
         f"{facts['processors']} x {facts['processor']}, {facts['system']}, {facts['file_system']}; "
-        f"load at the start {facts['load_at_start']}{busy}; {facts['rounds']} rounds."
+        f"load {facts['load_at_start']} before and {facts['load_at_end']} after{busy}; {facts['rounds']} rounds"
+        f"{' of a quick run, with less data' if facts.get('quick') else ''}."
+    )
+
+
+def noise(facts: dict[str, Any]) -> str:
+    """A warning when others kept the machine busy, "" when it was quiet."""
+    others = facts.get("others_share") or 0.0
+    if others < NOISE_SHARE:
+        return ""
+    return (
+        f"NOISY: other processes took {others:.0%} of the processors meanwhile. Rates are too low and durations too "
+        "long; ratios suffer less, since all systems took turns. Ratios of what waits for the disk say little if those "
+        "others synced files as well: whoever lets a file grow then waits for their growth too."
     )
 
 
@@ -83,14 +113,17 @@ def cells(result: Result) -> tuple[str, ...]:
         case.how,
         number(result.median),
         number(result.p99) if result.has_spread else "",
-        "" if result.ratio is None else f"{number(result.ratio)} x {described(case.against)}",
+        "" if result.ratio is None else f"{number(result.ratio)} x {described(case)}",
         case.level,
         goals,
     )
 
 
-def described(name: str) -> str:
+def described(case: Case) -> str:
     """What a ratio is against, in a word or two."""
+    if case.told:
+        return case.told
+    name = case.against
     known = {
         "raw": "plain file", "each": "commit_every=1", "record": "consumer", "process": "process()",
         "receipt": "consumer", "scan record": "scan", "ticks": "counting source",
@@ -123,7 +156,7 @@ def as_json(results: Sequence[Result], facts: dict[str, Any]) -> dict[str, Any]:
             "median": result.median,
             "p99": result.p99 if result.has_spread else None,
             "ratio": result.ratio,
-            "ratio_against": described(result.case.against) if result.ratio is not None else None,
+            "ratio_against": described(result.case) if result.ratio is not None else None,
             "samples": len(result.values),
             "rounds": [result.of_round(index) for index in range(len(result.rounds))],
             "goals": [{"goal": goal.text(), "met": met} for goal, met in result.verdicts()],
@@ -133,10 +166,18 @@ def as_json(results: Sequence[Result], facts: dict[str, Any]) -> dict[str, Any]:
     return {"machine": facts, "results": rows}
 
 
-def write(directory: Path, name: str, results: Sequence[Result], facts: dict[str, Any]) -> list[Path]:
-    """Store a run as JSON and as a picture; the paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    data, picture = directory / f"{name}.json", directory / f"{name}.svg"
+def write(
+    directory: Path,
+    name: str,
+    results: Sequence[Result],
+    facts: dict[str, Any],
+    data: Path | None = None,
+    picture: Path | None = None,
+) -> list[Path]:
+    """Store a run as JSON and as a picture, in a directory unless other files are named; the paths."""
+    data, picture = data or directory / f"{name}.json", picture or directory / f"{name}.svg"
+    for path in (data, picture):
+        path.parent.mkdir(parents=True, exist_ok=True)
     data.write_text(json.dumps(as_json(results, facts), indent=1) + "\n", "utf-8")
     picture.write_text(chart(results), "utf-8")
     return [data, picture]

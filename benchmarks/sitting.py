@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.cases import MILLISECONDS, Case
 from benchmarks.stage import FRAME_RECORDS, Stage
+from tailrace.bench.cases import MILLISECONDS, Case
 
 WORK = "join and leave"
 TOPIC, GROUP = "visited", "visitors"

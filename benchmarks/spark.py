@@ -12,10 +12,10 @@ from types import FrameType
 from typing import Any
 
 from benchmarks import page, report, spark_reads, spark_streams, spark_writes
-from benchmarks.cases import Case, Result
-from benchmarks.machine import Watcher
-from benchmarks.rounds import run
 from benchmarks.spark_stage import ROWS, Sizes, SparkStage, missing
+from tailrace.bench.cases import Case, Result
+from tailrace.bench.machine import Watcher
+from tailrace.bench.rounds import run
 
 RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[SparkStage], list[Case]]] = {

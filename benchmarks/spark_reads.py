@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cases import RATE, Case, Goal
 from benchmarks.spark_stage import (
     EVENT_US,
     FIRST_US,
@@ -18,6 +17,7 @@ from benchmarks.spark_stage import (
     SparkStage,
     fixed,
 )
+from tailrace.bench.cases import RATE, Case, Goal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

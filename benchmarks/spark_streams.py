@@ -6,8 +6,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cases import MILLISECONDS, RATE, Case, Goal
 from benchmarks.spark_stage import EVENT_US, FIRST_US, FRAME_RECORDS, PARTITIONS, USERS, SparkStage
+from tailrace.bench.cases import MILLISECONDS, RATE, Case, Goal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

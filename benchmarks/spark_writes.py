@@ -7,9 +7,9 @@ import shutil
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from benchmarks.cases import RATE, Case, Goal
 from benchmarks.spark_reads import _times
 from benchmarks.spark_stage import FRAME_RECORDS, KEY_BYTES, PARTITIONS, VALUE_BYTES, SparkStage, fixed
+from tailrace.bench.cases import RATE, Case, Goal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

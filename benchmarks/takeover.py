@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import monotonic, monotonic_ns, sleep
 
-from benchmarks.cases import MILLISECONDS, Case, Goal
-from benchmarks.children import Child, started
 from benchmarks.stage import Stage, value
+from tailrace.bench.cases import MILLISECONDS, Case, Goal
+from tailrace.bench.children import Child, started
 
 WORK = "take-over"
 TOPIC, GROUP = "shared", "sharers"
@@ -30,11 +30,11 @@ def cases(stage: Stage) -> list[Case]:
 def _round(stage: Stage) -> list[float]:
     """A member that stays, and one after another that joins, gets its half, and is killed."""
     spec = {"path": str(stage.directory / "log"), "topic": TOPIC, "group": GROUP}
-    with started("member", {**spec, "commit": "after"}) as survivor:
+    with started("benchmarks.member", {**spec, "commit": "after"}) as survivor:
         survivor.answer()
         took = []
         for _ in range(stage.takeovers):
-            with started("member", {**spec, "commit": "manual"}) as victim:
+            with started("benchmarks.member", {**spec, "commit": "manual"}) as victim:
                 took.append(_takeover(stage, survivor, victim))
     return took
 

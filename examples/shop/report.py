@@ -52,10 +52,14 @@ def _counts(outcome: Outcome) -> str:
         }
     )
     verdict = "".join(f"<p><strong>FAILED: {escape(fault)}</strong></p>" for fault in outcome.faults())
-    return verdict + figures + _paragraph(
-        "Every writer notes each acknowledgement in a file of its own. At the end the whole log is read, and each "
-        "noted record must stand, once, in the very place that was promised. "
-        f"{audit.unnoted:,} more records were kept whose writer was killed before it could make its note."
+    return (
+        verdict
+        + figures
+        + _paragraph(
+            "Every writer notes each acknowledgement in a file of its own. At the end the whole log is read, and each "
+            "noted record must stand, once, in the very place that was promised. "
+            f"{audit.unnoted:,} more records were kept whose writer was killed before it could make its note."
+        )
     )
 
 
@@ -153,38 +157,35 @@ def _commands(outcome: Outcome, log: Path, copy: Path) -> str:
     shop, damaged = _shown(log), _shown(copy)
     found = outcome.proof.damage
     first = 0 if found is None else found.first
-    return (
-        _paragraph("The log is still there. In the directory of the project:")
-        + _block(
-            [
-                "export PATH=$PWD/.venv/bin:$PATH",
-                f"export TAILRACE_LOG={shop}",
-                "",
-                "# Write",
-                "tailrace append orders '{\"product\": \"sencha\", \"cents\": 890}' -k customer-42",
-                "# Kill: the whole demo again, with other moments to die at",
-                "./demo --seconds 20",
-                "# Read",
-                "tailrace topic ls",
-                "tailrace read orders -n 5",
-                "tailrace stats",
-                "# Work",
-                "tailrace group show billing",
-                *(stream_report.commands(shop) if outcome.streamed else []),
-                "# Ask",
-                "python <<'END'",
-                "import duckdb, tailrace",
-                f"orders = tailrace.open('{shop}', 'r').topic('orders').read()",
-                "sales = orders.to_arrow(json=True)",
-                "print(duckdb.sql('SELECT product, sum(cents) FROM sales GROUP BY product'))",
-                "print(orders.to_polars(json=True).select('product', 'cents').group_by('product').sum())",
-                "END",
-                "# Prove",
-                "tailrace verify",
-                f"tailrace verify -L {damaged}",
-                f"tailrace get clicks {first} -L {damaged}",
-            ]
-        )
+    return _paragraph("The log is still there. In the directory of the project:") + _block(
+        [
+            "export PATH=$PWD/.venv/bin:$PATH",
+            f"export TAILRACE_LOG={shop}",
+            "",
+            "# Write",
+            'tailrace append orders \'{"product": "sencha", "cents": 890}\' -k customer-42',
+            "# Kill: the whole demo again, with other moments to die at",
+            "./demo --seconds 20",
+            "# Read",
+            "tailrace topic ls",
+            "tailrace read orders -n 5",
+            "tailrace stats",
+            "# Work",
+            "tailrace group show billing",
+            *(stream_report.commands(shop) if outcome.streamed else []),
+            "# Ask",
+            "python <<'END'",
+            "import duckdb, tailrace",
+            f"orders = tailrace.open('{shop}', 'r').topic('orders').read()",
+            "sales = orders.to_arrow(json=True)",
+            "print(duckdb.sql('SELECT product, sum(cents) FROM sales GROUP BY product'))",
+            "print(orders.to_polars(json=True).select('product', 'cents').group_by('product').sum())",
+            "END",
+            "# Prove",
+            "tailrace verify",
+            f"tailrace verify -L {damaged}",
+            f"tailrace get clicks {first} -L {damaged}",
+        ]
     )
 
 

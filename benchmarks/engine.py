@@ -1,0 +1,183 @@
+"""The command `engine`: writing, reading, following and opening, beside databases, queues and the bare disk."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from math import inf
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from benchmarks import (
+    engine_appends,
+    engine_batches,
+    engine_follow,
+    engine_opens,
+    engine_reads,
+    engine_size,
+    page,
+    report,
+)
+from benchmarks.chart import chart
+from benchmarks.engine_stage import EngineStage, Sizes
+from benchmarks.peers import INSTALL
+from benchmarks.stores import installed, missing
+from tailrace.bench.cases import Case, Result
+from tailrace.bench.machine import Watcher
+from tailrace.bench.rounds import run
+
+RESULTS = Path(__file__).parent / "results"
+PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
+    "append": engine_appends.durable_cases,
+    "threads": engine_appends.thread_cases,
+    "append-quick": engine_appends.quick_cases,
+    "producer": engine_appends.producer_cases,
+    "extend": engine_batches.durable_cases,
+    "extend-quick": engine_batches.quick_cases,
+    "transaction": engine_batches.transaction_cases,
+    "read": engine_reads.cases,
+    "follow": engine_follow.cases,
+    "open": engine_opens.kill_cases,
+    "open-topics": engine_opens.topic_cases,
+    "open-cut": engine_opens.cut_cases,
+    "size": engine_size.cases,
+}
+ROUNDS, SECONDS = 7, 180.0
+QUICK_ROUNDS, QUICK_SECONDS, QUICK_LIMIT_SECONDS = 3, 20.0, 45.0
+# The logs that are opened are the largest things a full run makes; with this much to spare it does not fill a disk.
+SPARE_BYTES = 5 * 10**9
+
+INTRODUCTION = """\
+# Benchmarks of the engine
+
+What `benchmarks/run engine --write-docs` measured and wrote here. All systems take turns within every round, so that
+whatever disturbs the machine disturbs all of them; rates are medians over the rounds, durations are medians and 99th
+percentiles over all operations, ratios are medians of the ratios within a round.
+
+- **Durability** stands beside every number. "On disk" survives a power cut; "survives kill" does not. SQLite's was
+  asked of the connection that was measured; of LMDB and rocksdict it is the setting that is named. What waits for the
+  disk and what does not are never in one table, but for LMDB's metasync=False, which lies between and stands with the
+  latter.
+- **plain file** is the limit of a table: the same bytes, already made, written by bare system calls to a file that
+  grows, without offsets, checksums, other writers or readers. Ratios are against it. A durable append can be quicker
+  than that: Tailrace writes zeros ahead, so that a sync need not record the growth of the file, and several threads
+  share a sync.
+- Every turn begins with a fresh topic, database or file and one write that is not timed, and what was written is
+  removed after it. What does not wait for the disk is at most {turn} MB a turn, so that nothing measures the kernel's
+  write-back.
+- rocksdict admits one process at a time; Tailrace, LMDB, SQLite and the queues (but for persist-queue's Queue) are open
+  to others while they are measured.
+- A read has no durability; that column says what is checked. What is read was just written and is in memory.
+- For receipt the clock starts before the append; SQLite has no way to wait for another process and is asked every
+  millisecond. Queues are in the same table of the groups, below.
+- Opening is timed in a fresh process, after its imports. A power cut is another boot id and an empty page cache; with
+  "tails lost" recovery has to follow the newest segment of each partition from its beginning, which is the most that
+  it ever reads of one (a segment has 256 MiB unless it is told otherwise).
+
+![Tailrace beside others](benchmarks-engine.svg)
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for; 0 when it ran to its end, whatever it found."""
+    asked = parse(arguments)
+    # A terminated run leaves by the same way as every other, so that nothing stays behind.
+    signal.signal(signal.SIGTERM, _stop)
+    results, facts = measure(asked)
+    notes = _notes(facts, asked)
+    print(report.text(results, facts, notes))
+    for path in report.write(asked.results, "engine", results, facts, data=asked.json, picture=asked.svg):
+        print(f"written: {path}")
+    if asked.write_docs:
+        introduction = INTRODUCTION.replace("{turn}", f"{engine_batches.TURN_BYTES_MAX >> 20}")
+        picture = page.PAGE.with_name("benchmarks-engine.svg")
+        picture.write_text(chart(results), "utf-8")
+        page.put("\n".join([introduction, report.goal_table(results), "", report.markdown(results, facts, notes), ""]))
+        print(f"written: {page.PAGE}\nwritten: {picture}")
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options, with the defaults of a quick or a full run filled in."""
+    parser = argparse.ArgumentParser(prog="benchmarks/run engine", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less data and fewer rounds, in about a minute")
+    parser.add_argument("--seconds", type=float, help=f"how long to measure in all (default {SECONDS:g})")
+    parser.add_argument("--rounds", type=int, help=f"how often all systems take their turn (default {ROUNDS})")
+    parser.add_argument("--only", action="append", metavar="PART", help=f"one of {', '.join(PARTS)}; may be repeated")
+    parser.add_argument("--alone", action="store_true", help="Tailrace and the bare disk, without the others")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to work and to write (benchmarks/results)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures (RESULTS/engine.json)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="where to write the chart (RESULTS/engine.svg)")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/benchmarks.md")
+    asked = parser.parse_args(arguments)
+    asked.seconds = asked.seconds or (QUICK_SECONDS if asked.quick else SECONDS)
+    asked.rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
+    asked.only = [part for each in asked.only or [] for part in each.split(",")] or list(PARTS)
+    for part in asked.only:
+        if part not in PARTS:
+            parser.error(f"there is no part {part!r}: {', '.join(PARTS)}")
+    if asked.seconds <= 0 or asked.rounds < 1:
+        parser.error("--seconds and --rounds have to be positive")
+    return asked
+
+
+def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
+    """The results, and what is to be known of the machine."""
+    watcher = Watcher()
+    progress = _progress if sys.stderr.isatty() else lambda _: None
+    sizes = Sizes.quick(asked.seconds) if asked.quick else _that_fit(Sizes.full(), asked)
+    with EngineStage(asked.results, sizes, [] if asked.alone else installed()) as stage:
+        cases = []
+        for part in PARTS:
+            if part in asked.only:
+                progress(f"preparing: {part}")
+                cases += PARTS[part](stage)
+        results = run(cases, asked.rounds, asked.seconds, QUICK_LIMIT_SECONDS if asked.quick else inf, progress)
+        facts = {
+            **watcher.facts(stage.directory),
+            "quick": asked.quick,
+            "rounds": max(len(result.rounds) for result in results),
+            **sizes._asdict(),
+        }
+    progress("")
+    packages = sorted({kind.package for kind in stage.stores} - {"sqlite3"} | _arrow())
+    return results, {**facts, "versions": {package: version(package) for package in packages}}
+
+
+def _arrow() -> set[str]:
+    return {"pyarrow"} if importlib.util.find_spec("pyarrow") is not None else set()
+
+
+def _that_fit(sizes: Sizes, asked: argparse.Namespace) -> Sizes:
+    """The sizes, without logs to open that the disk has no room for."""
+    asked.results.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(asked.results).free - SPARE_BYTES
+    fitting = tuple(size for size in sizes.open_bytes if size < free)
+    if fitting == sizes.open_bytes:
+        return sizes
+    left_out = ", ".join(engine_opens.told(size) for size in sizes.open_bytes if size >= free)
+    print(f"The disk has no room for logs to open of {left_out}: left out.", file=sys.stderr)
+    return sizes._replace(open_bytes=fitting or (10**7,))
+
+
+def _notes(facts: dict[str, Any], asked: argparse.Namespace) -> list[str]:
+    absent = ", ".join(missing())
+    notes = []
+    if absent and not asked.alone:
+        notes.append(f"NOT INSTALLED, so not measured: {absent}. To have them: {INSTALL}")
+    noise = report.noise(facts)
+    return [*notes, noise] if noise else notes
+
+
+def _progress(told: str) -> None:
+    print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)

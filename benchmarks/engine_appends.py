@@ -1,0 +1,115 @@
+"""Appends: one record at a time, on disk and not, by one thread and by many, and through a producer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.engine_stage import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    TURN_BYTES_MAX,
+    Bench,
+    EngineStage,
+    appending,
+    size_told,
+    values_of,
+)
+from tailrace.bench import own, plain
+from tailrace.bench.cases import RATE, Case, Goal
+from tailrace.bench.children import started
+from tailrace.bench.pace import rated
+
+ONE_GOAL, TEN_GOAL, MANY_GOAL = 1.3, 3.0, 4.0
+QUICK_GOAL, PRODUCER_GOAL = 150_000, 1_000_000
+TEN, MANY = 10, 64
+APPENDS_MAX = 500_000
+
+
+def durable_cases(stage: EngineStage) -> list[Case]:
+    """One thread, each record on disk before the next."""
+    return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _durable(stage, size)]
+
+
+def _durable(stage: EngineStage, size: int) -> list[Case]:
+    value = values_of(size, 1)[0]
+    work = f"append of one record, durable, one thread, {size_told(size)}"
+    bench = Bench(stage, work, f"raw {work}", "append + fdatasync")
+    goals = (Goal("ratio", at_least=ONE_GOAL),) if size == SMALL_BYTES else ()
+    raw = partial(plain.appended, stage.path("plain"), value, synced=True)
+    own_work = partial(own.appended, stage.log, value, True)
+    return [
+        bench.limiting(plain.FDATASYNC, plain.ON_DISK, raw, 1, APPENDS_MAX),
+        Case(
+            work, "Tailrace", "append()", own.ON_DISK, RATE, rated(own_work, 1, APPENDS_MAX),
+            against=bench.limit, told=bench.told, goals=goals,
+        ),
+        *[
+            bench.beside(kind, kind.one, appending(stage, kind, value), 1, APPENDS_MAX)
+            for kind in stage.kinds(durable=True, value_bytes=size)
+            if kind.one
+        ],
+    ]  # fmt: skip
+
+
+def thread_cases(stage: EngineStage) -> list[Case]:
+    """Many threads, one partition, each record on disk before its append returns; the limit has one thread."""
+    value = values_of(SMALL_BYTES, 1)[0]
+    work = f"append of one record, durable, many threads on one partition, {size_told(SMALL_BYTES)}"
+    bench = Bench(stage, work, f"raw {work}", "append + fdatasync, one thread")
+    raw = partial(plain.appended, stage.path("plain"), value, synced=True)
+    made = [bench.limiting(f"{plain.FDATASYNC}; one thread", plain.ON_DISK, raw, 1, APPENDS_MAX)]
+    for threads, goal in ((TEN, TEN_GOAL), (MANY, MANY_GOAL)):
+        own_work = partial(own.appended, stage.log, value, True, threads)
+        made.append(
+            Case(
+                work, "Tailrace", f"append() by {threads} threads", own.ON_DISK, RATE,
+                rated(own_work, 1, APPENDS_MAX, step=threads, pieces=1),
+                against=bench.limit, told=bench.told, goals=(Goal("ratio", at_least=goal),),
+            )
+        )  # fmt: skip
+    for kind in stage.kinds(durable=True, value_bytes=SMALL_BYTES):
+        if kind.threads:
+            how = f"{kind.one} by {TEN} threads"
+            made.append(bench.beside(kind, how, appending(stage, kind, value, TEN), 1, APPENDS_MAX, TEN))
+    return made
+
+
+def quick_cases(stage: EngineStage) -> list[Case]:
+    """One thread, not waiting for the disk, while another process has the log open as well."""
+    path = {"path": str(stage.directory / "log")}
+    holder = stage.closing.enter_context(started("benchmarks.holder", path))
+    holder.answer()
+    return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _quick(stage, size)]
+
+
+def _quick(stage: EngineStage, size: int) -> list[Case]:
+    value = values_of(size, 1)[0]
+    most = min(APPENDS_MAX, TURN_BYTES_MAX // (size + 100))
+    work = f"append of one record, not durable, {size_told(size)}"
+    bench = Bench(stage, work, f"raw {work}", "write")
+    goals = (Goal("median", at_least=QUICK_GOAL),) if size == SMALL_BYTES else ()
+    raw = partial(plain.appended, stage.path("plain"), value, synced=False)
+    own_work = partial(own.appended, stage.log, value, False)
+    return [
+        bench.limiting(plain.PAGE_CACHE, plain.SURVIVES_KILL, raw, 1, most),
+        Case(
+            work, "Tailrace", "append(durable=False), another process has it open", own.SURVIVES_KILL, RATE,
+            rated(own_work, 1, most), against=bench.limit, told=bench.told, goals=goals,
+        ),
+        *[
+            bench.beside(kind, kind.one, appending(stage, kind, value), 1, most)
+            for kind in stage.kinds(durable=False, value_bytes=size)
+            if kind.one
+        ],
+    ]  # fmt: skip
+
+
+def producer_cases(stage: EngineStage) -> list[Case]:
+    """Records handed to a producer one by one, until the last of them is on disk."""
+    value = values_of(SMALL_BYTES, 1)[0]
+    work = f"producer, {size_told(SMALL_BYTES)}"
+    most = TURN_BYTES_MAX // SMALL_BYTES
+    measure = rated(partial(own.produced, stage.log, value), 1, most, first=20_000, pieces=1)
+    goals = (Goal("median", at_least=PRODUCER_GOAL),)
+    how = "producer.append() one by one, flush()"
+    return [Case(work, "Tailrace", how, "on disk when its future has a result", RATE, measure, goals=goals)]
