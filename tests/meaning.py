@@ -16,6 +16,8 @@ PHRASES = (
     ("acknowledged records lost {}", ("acknowledged_lost",)),
     ("doubled {}", ("doubled",)),
     ("bytes flipped {}, silent {}", ("bytes_flipped", "bytes_silent")),
+    ("fsyncs removed one at a time {}, caught {}", ("fsyncs_removed", "fsyncs_caught")),
+    ("other rules removed {}, caught {}", ("rules_removed", "rules_caught")),
     ("README examples {}, ran {}", ("readme_examples", "readme_ran")),
 )
 # A run in which one of these is not zero has failed, whatever the tests themselves said.
@@ -59,6 +61,11 @@ def faults(counts: Mapping[str, int]) -> list[str]:
     found = [f"{name.replace('_', ' ')} is {counts[name]}, not 0" for name in ZERO if counts.get(name, 0) != 0]
     if counts.get("readme_examples", 0) != counts.get("readme_ran", 0):
         found.append("not every README example ran")
+    found += [
+        f"not all of the {kind} that were removed were caught"
+        for kind in ("fsyncs", "rules")
+        if counts.get(f"{kind}_removed", 0) != counts.get(f"{kind}_caught", 0)
+    ]
     return found
 
 

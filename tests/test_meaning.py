@@ -20,13 +20,26 @@ def test_counts_are_summed_over_lines_and_processes(tmp_path, monkeypatch):
     assert meaning.faults(counts) == []
 
 
+def test_rules_that_were_removed_are_told_with_those_that_were_caught():
+    counts = {"fsyncs_removed": 15, "fsyncs_caught": 15, "rules_removed": 12, "rules_caught": 12}
+    said = "fsyncs removed one at a time 15, caught 15 · other rules removed 12, caught 12 · seed 7"
+    assert meaning.sentence(counts, "7") == said
+    assert meaning.faults(counts) == []
+
+
 def test_what_was_not_counted_is_not_claimed():
     assert meaning.sentence({}, "7") == "seed 7"
 
 
 @pytest.mark.parametrize(
     "counts",
-    [{"acknowledged_lost": 1}, {"bytes_flipped": 9, "bytes_silent": 2}, {"readme_examples": 3, "readme_ran": 2}],
+    [
+        {"acknowledged_lost": 1},
+        {"bytes_flipped": 9, "bytes_silent": 2},
+        {"readme_examples": 3, "readme_ran": 2},
+        {"fsyncs_removed": 3, "fsyncs_caught": 2},
+        {"rules_removed": 3, "rules_caught": 2},
+    ],
 )
 def test_a_bad_count_fails_the_run(counts, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TAILRACE_TEST_REPORT", str(tmp_path))

@@ -1,0 +1,50 @@
+"""The rules that groups stand on, taken out one at a time."""
+
+from __future__ import annotations
+
+from tests.mutations.rule import Change, Mutation, change
+
+
+def group(name: str, removed: str, run: str, seen: str, *changes: Change, kind: str = "check") -> Mutation:
+    return Mutation(name, kind, "groups", removed, changes, run, seen)
+
+
+OUTPUTS = "outputs are there of"
+
+GROUPS = (
+    group("epoch of an owner", "the look whether a member still owns what it stores a cursor for",
+          "a member that was evicted", "stored cursors of", change("membership:Seat.check", "if lost:", "if False:")),
+    group("epoch under the lock", "the same look under the lock of the group's own log", "a member that was evicted",
+          "stored cursors of", change("group_log:GroupLog._guard", "if check is not None:", "if False:")),
+    group("epoch in a transaction", "the same look for cursors in a transaction",
+          "a transaction of a member that was evicted", r"\w",
+          change("duty:Enlisted.check", "self.seat.check(state, self.moves)")),
+    group("cursor at or below safe", "the sync of what a cursor is about to pass", "a cursor behind unsynced records",
+          "is ahead of the log", change("duty:Duty._make_safe", "offset > partition.safe", "False"), kind="order"),
+    group("cursor on disk", "the sync of a stored cursor", "a cursor behind unsynced records", "was stored as",
+          change("duty:Duty.store", "durable=True", "durable=False"), kind="sync"),
+    group("cursors inside the transaction", "the one commit for outputs and cursors", "deaths in exactly-once groups",
+          OUTPUTS,
+          change("transactions:Transaction._commit", "writes += _cursor_writes(enlisted)",
+                 "[engine.store.append(w.partition, w.frames, 0.0, None, w.guard) for w in _cursor_writes(enlisted)]"),
+          kind="order"),
+    group("unknown outcome decided", "the resolving of a commit of unknown outcome before the consumer goes on",
+          "a transaction of unknown outcome", OUTPUTS, change("duty:Enlisted._go_back", "self.group.settle()"),
+          kind="order"),
+    group("refused transaction", "the step back of a consumer whose transaction was refused",
+          "a transaction that was refused", OUTPUTS,
+          change("duty:Duty.enlist", "enlisted.failed(error)", "self.enlistments.remove(enlisted)")),
+    group("partitions given back", "the refusal of records whose partition was given back",
+          "partitions that were given back", OUTPUTS, change("duty:Duty.enlist", "if self.orphans:", "if False:")),
+    group("dead before inherited", "the record that a dead member is gone before its partitions are taken",
+          "a member that died", " took ", change("membership:Seat.take", '"gone": plan.dead', '"gone": []'),
+          kind="order"),
+    group("living members", "the look whether a member lives", "a rebalance", "was declared gone and lives",
+          change("membership:Seat._living", "if is_alive(self.files, self.directory, member)", "if False")),
+    group("free partitions", "the second look before free partitions are taken", "two members and free partitions",
+          " took ", change("membership:Seat.take", "raise Stale", "return")),
+    group("reset under a member", "the second look before cursors are reset", "a reset while a member joins",
+          "cursors were reset under", change("groups:_move", "raise Stale", "return")),
+    group("snapshot of what is before it", "the expected offset of a snapshot", "a snapshot that is overtaken",
+          "a snapshot has", change("group_log:GroupLog._shorten", "0.0, expected)", "0.0)")),
+)  # fmt: skip
