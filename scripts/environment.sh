@@ -75,6 +75,20 @@ find_java() {
   return 1
 }
 
+# find_rigs: what the tests of real faults use; root on Debian gets it installed, others are told, and those tests are left out.
+find_rigs() {
+  local tool package missing=()
+  for tool in strace:strace mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs losetup:mount; do
+    package=${tool#*:}
+    PATH=$PATH:/usr/sbin:/sbin command -v "${tool%%:*}" >/dev/null && continue
+    may_install && install_one_of "$package" && continue
+    missing+=("$package")
+  done
+  [ "${#missing[@]}" -eq 0 ] && return
+  echo "Without ${missing[*]} some tests of real faults are left out (Debian, Ubuntu: sudo apt-get install ${missing[*]})." >&2
+  return 1
+}
+
 # The project as it was installed: another place or another pyproject.toml needs another installation.
 installation() {
   echo "$PWD $(cksum <pyproject.toml)"

@@ -355,7 +355,7 @@ def layouts() -> dict[str, str]:
 def test_the_byte_tables_are_those_of_the_code():
     from tailrace.disk import frame, journal, segment, tails
 
-    words = "QQQQ"  # ready, log_failed, unresolved, slots
+    words = "QQQQQ"  # ready, log_failed, unresolved, slots, watched
     state = tails.State(*range(101, 112))
     shown = {name: layout for name, layout in layouts().items() if not name.startswith("Stats")}
     block = list(struct.unpack(shown.pop("Tails 2"), tails.pack_block(7, state, 99)))
@@ -372,7 +372,12 @@ def test_the_byte_tables_are_those_of_the_code():
     }
     assert (frame.HEADER.size, segment.HEADER.size, segment.TRAILER.size, segment.ENTRY.size) == (80, 64, 96, 40)
     assert (tails.BLOCK_BYTES, tails.SLOT_BYTES, tails.HEADER_BYTES) == (96, 256, 4_096)
-    assert (tails.READY_WORD * 8, tails.SLOTS_WORD * 8, tails.WAKE_POSITION) == (64, 88, 128)
+    assert (tails.READY_WORD * 8, tails.SLOTS_WORD * 8, tails.WATCHED_WORD * 8, tails.WAKE_POSITION) == (
+        64,
+        88,
+        96,
+        128,
+    )
     assert (journal.SECTORS, journal.ENTRIES_AT) == ((0, 4_096), 8_192)
 
 
