@@ -14,8 +14,12 @@ def put(section: str, page: Path = PAGE) -> None:
     """Replace the section that has the same heading, or add it at its place among the others."""
     known = page.read_text("utf-8") if page.exists() else ""
     found = [each for each in re.split(r"^(?=# )", known, flags=re.MULTILINE) if each.strip()]
-    kept = [each for each in found if heading(each) != heading(section)]
-    ordered = sorted([*kept, section], key=_place)
+    places = [index for index, each in enumerate(found) if heading(each) == heading(section)]
+    if places:
+        found[places[0]] = section
+    else:
+        found.append(section)
+    ordered = sorted(found, key=_place)
     page.write_text("\n".join(f"{each.rstrip()}\n" for each in ordered), "utf-8")
 
 

@@ -22,8 +22,8 @@ from tailrace.disk.columns import _rising
 from tailrace.disk.files import Files
 from tailrace.disk.reader import Reader
 from tailrace.disk.segment import HEADER_BYTES
-from tailrace.disk.tails import ABSENT, SLOT_BYTES, Tails, parse_block, word_of
 from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
+from tailrace.disk.tails import SLOT_BYTES, Tails, parse_block, word_of
 from tailrace.errors import CorruptionError
 
 
@@ -254,9 +254,9 @@ def plainly(tails: Tails, strict: bool) -> list[int]:
         data = bytes(tails.view[TAILS_HEADER_BYTES + slot * SLOT_BYTES :][:SLOT_BYTES])
         end, safe, start, incarnation = (int.from_bytes(data[at : at + 8], "little") for at in (0, 8, 16, 24))
         blocks = sorted((b for at in (64, 160) if (b := parse_block(data[at : at + 96]))), reverse=True)
-        if not incarnation or not blocks:
+        if (slot and not incarnation) or not blocks:
             continue
-        states = [state for _, state, _ in blocks[: 1 if strict else 2]] + [ABSENT] * (not strict and len(blocks) == 1)
+        states = [state for _, state, _ in blocks[: 1 if strict else 2]]
         fits = [end in {s.end for s in states}, safe in {s.safe for s in states}, start in {s.start for s in states}]
         if not all(fits) or incarnation != blocks[0][2]:
             found.append(slot)

@@ -557,7 +557,8 @@ def cut_after(make: Callable[[], Patient], random: Random, states: int) -> Itera
             yield f"{choice}: the side files differ: {sorted(path for path in aside if kept.get(path) != aside[path])}"
             continue
         again = mend(after.clone(), dry_run=True)
-        if not again.sound:
+        # The mark of the repair itself may be back, which the next one takes away.
+        if again.lost or any(step.what != "log" for step in again.steps):
             yield f"{choice}: there is something to repair again: {[step.why for step in again.steps]}"
             continue
         try:
