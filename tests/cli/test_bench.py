@@ -196,3 +196,9 @@ def test_a_rate_is_taken_in_pieces_and_its_first_operation_is_not_timed():
 @pytest.mark.parametrize("size", [1, 7, 20, 100])
 def test_values_have_their_size(size):
     assert {len(value) for value in values_of(size, 12)} == {size}
+
+
+def test_what_is_no_number_is_refused(tmp_path):
+    result = bench(tmp_path, "write", "--seconds", "nan")
+    assert result.exit_code == 2
+    assert "is no number" in result.stderr

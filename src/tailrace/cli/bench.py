@@ -33,6 +33,16 @@ _FIELDS = ("system", "how", "median", "p99", "unit", "ratio", "against", "durabi
 _SPARE_FIELDS = ("p99", "how")
 
 
+class _Seconds(click.FloatRange):
+    """A number: what is not one ("nan") lies in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return number
+
+
 def _option(name: str, kind: Any, default: Any, metavar: str, told: str) -> Callable[..., Any]:
     return click.option(name, type=kind, default=default, metavar=metavar, help=told)
 
@@ -40,7 +50,7 @@ def _option(name: str, kind: Any, default: Any, metavar: str, told: str) -> Call
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _OPTIONS = {
     "path": _option("--path", _DIRECTORY, ".", "DIR", "A directory on the disk to measure.  [default: .]"),
-    "seconds": _option("--seconds", click.FloatRange(0.1, 86_400), 10.0, "N", "How long to measure.  [default: 10]"),
+    "seconds": _option("--seconds", _Seconds(0.1, 86_400), 10.0, "N", "How long to measure.  [default: 10]"),
     "value": _option("--value-bytes", click.IntRange(1, 1 << 20), 100, "N", "Size of a value.  [default: 100]"),
     "batch": _option("--batch", click.IntRange(1, 65_536), 1, "N", "Records written at a time.  [default: 1]"),
     "read-batch": _option("--batch", click.IntRange(1, 65_536), 1_000, "N", "As many were written.  [default: 1000]"),
