@@ -16,6 +16,8 @@ HEADER_BYTES = 4096
 SLOT_BYTES = 256
 STEP_BYTES = 65_536
 SLOTS_STEP = STEP_BYTES // SLOT_BYTES
+# Of a segment, which is above this module.
+SEGMENT_HEADER_BYTES = 64
 MAGIC = b"TRTAILS1"
 VERSION = 1
 
@@ -227,9 +229,16 @@ class Tails:
         """Whether words may be believed: same boot, same file, same log, recovery finished."""
         stat = self.files.stat_open(self.descriptor)
         wanted = pack_identity(self.files.boot_id(), stat.device, stat.inode, log_id)
-        # The catalog has a state as soon as a topic was made: without one the slots were damaged or cleared.
-        emptied = self.words[SLOTS_WORD] > 1 and self.read_block(0) is None
-        return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1 and not emptied
+        return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1 and not self._is_cleared()
+
+    def _is_cleared(self) -> bool:
+        """Whether the catalog has records and no state, which is stored before the first frame: slots were cleared."""
+        if self.words[SLOTS_WORD] <= 1 or self.read_block(0) is not None:
+            return False
+        directory = f"{self.path.rpartition('/')[0]}/catalog"
+        names = [] if self.files.stat(directory) is None else self.files.list_directory(directory)
+        stats = [self.files.stat(f"{directory}/{name}") for name in names if name.endswith(".seg")]
+        return any(stat is not None and stat.size > SEGMENT_HEADER_BYTES for stat in stats)
 
     def read_block(self, slot: int) -> tuple[int, State, int] | None:
         """The newest valid state block of a slot."""
