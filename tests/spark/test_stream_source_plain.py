@@ -410,7 +410,8 @@ class TestLoss:
         assert query.everything() == []
         with tailrace.open(tmp_path / "copy") as opened:
             opened.topic("orders").append(b"x")
-        assert query.everything() == [("orders", 0, 10)]
+        # With its first writer the copy becomes a log of its own, of which nothing was read.
+        assert query.everything() == [("orders", 0, offset) for offset in range(11)]
 
 
 class TestStart:
