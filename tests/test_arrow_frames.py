@@ -178,3 +178,9 @@ def test_headers_that_cannot_be_stored_are_named() -> None:
         prepare_arrow(values, None, pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), TIME)
     with pytest.raises(RecordTooLargeError, match="header name"):
         prepare_arrow(values, None, pa.array([[("a" * 70_000, b"")]], pa.map_(pa.string(), pa.binary())), TIME)
+
+
+def test_an_empty_array_may_be_without_offsets():
+    pa = pytest.importorskip("pyarrow")
+    empty = pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b""), pa.py_buffer(b"")])
+    assert prepare_arrow(empty, None, None, 1 << 50) == []

@@ -380,3 +380,28 @@ def test_a_drop_whose_record_was_published_goes_on():
         finding = bench.cut(20)
         assert finding is None, (number, finding)
     assert seen == {True, False}
+
+
+def torn_state() -> Finding | None:
+    """A writer dies within a state block, of which the number alone is stored; another looks in and stores nothing."""
+    bench = Bench()
+    bench.c = bench.writer("c")
+    bench.c.append(("t", 0))
+    place = bench.c.store.partition(1)
+    bench.strike(Kill(0, when="middle", keep=0.1), "store", "/tails")
+    killed(lambda: bench.a.append(("t", 0), durable=None))
+    bench.calm()
+    bench.c.store.inside(place, lambda: None)
+    bench.b.append(("t", 0))
+    bench.c.append(("t", 0))
+    return bench.cut()
+
+
+def test_a_torn_state_is_not_remembered():
+    """I7: the next block has the same number, and whoever saw the torn one must notice that it is another."""
+    assert torn_state() is None
+
+
+def test_a_torn_state_that_is_remembered(monkeypatch):
+    mutate(monkeypatch, Partition, "_load", "if max(sequences) != self.sequence:", "if False:")
+    assert torn_state() is not None
