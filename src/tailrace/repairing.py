@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.journal import JournalFile, journal_numbers, restore_names
-from tailrace.disk.opening import IDENTITY_NAME, Alone, read_identity, write_identity
+from tailrace.disk.opening import IDENTITY_NAME, Alone, believable_tails, read_identity, write_identity
 from tailrace.disk.recovery import read_floors
 from tailrace.disk.repair.catalog import Findings, examine, rebuild, salvage, with_trims
 from tailrace.disk.repair.facts import PartitionPlan
@@ -207,16 +207,7 @@ class _Repair:
         if self.alone is not None:
             restore_names(self.files, f"{self.path}/journal")
             return self.alone.believable(log_id)
-        if self.files.stat(f"{self.path}/tails") is None:
-            return None
-        try:
-            tails = Tails(self.files, f"{self.path}/tails", write=False)
-        except ValueError:
-            return None
-        if tails.belongs(log_id):
-            return tails
-        tails.close()
-        return None
+        return believable_tails(self.files, self.path, log_id, write=False)
 
     # The catalog.
 

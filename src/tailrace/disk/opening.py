@@ -90,19 +90,29 @@ def _open_reading(files: Files, path: str) -> Opened:
             raise _half_restored(path)
         raise NotALogError(f"There is no log at {path}.", hint="Nothing was created; name the directory of a log.")
     log_id, settings = identity
-    if files.stat(f"{path}/tails") is not None:
-        try:
-            tails = Tails(files, f"{path}/tails", write=False)
-        except ValueError:
-            tails = None
-        if tails is not None:
-            if tails.belongs(log_id) and _settled(files, tails):
-                return Opened(log_id, settings, tails, -1)
-            tails.close()
+    tails = believable_tails(files, path, log_id, write=False)
+    if tails is not None:
+        if _settled(files, tails):
+            return Opened(log_id, settings, tails, -1)
+        tails.close()
     copied, former = _origin(files, path, log_id, settings)
     survey = Recovery(files, path, log_id, write=False, copied=copied, former=former).run()
     data = build_tails(files.boot_id(), 0, 0, log_id, survey.slots, survey.catalog.next_slot)
     return Opened(log_id, settings, FrozenTails(files, f"{path}/tails", data), -1)
+
+
+def believable_tails(files: Files, path: str, log_id: bytes, *, write: bool) -> Tails | None:
+    """The tails of a log when they are of this boot, this file and this log; None otherwise."""
+    if files.stat(f"{path}/tails") is None:
+        return None
+    try:
+        tails = Tails(files, f"{path}/tails", write=write)
+    except ValueError:
+        return None
+    if tails.belongs(log_id):
+        return tails
+    tails.close()
+    return None
 
 
 def _half_restored(path: str) -> NotALogError:
@@ -297,16 +307,7 @@ class _Opening:
         return Opened(*identity, tails, self.lock)
 
     def believable(self, log_id: bytes) -> Tails | None:
-        if self.files.stat(f"{self.path}/tails") is None:
-            return None
-        try:
-            tails = Tails(self.files, f"{self.path}/tails", write=True)
-        except ValueError:
-            return None
-        if tails.belongs(log_id):
-            return tails
-        tails.close()
-        return None
+        return believable_tails(self.files, self.path, log_id, write=True)
 
     def _part_from_original(self, tails: Tails, settings: dict[str, Any]) -> bytes | None:
         """Give a copy an id of its own: two logs that live on apart are not one. None when that has to wait."""

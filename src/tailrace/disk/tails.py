@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import crc32c
+from tailrace.disk.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from tailrace.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ HEADER_BYTES = 4096
 SLOT_BYTES = 256
 STEP_BYTES = 65_536
 SLOTS_STEP = STEP_BYTES // SLOT_BYTES
-# Of a segment, which is above this module.
-SEGMENT_HEADER_BYTES = 64
 MAGIC = b"TRTAILS1"
 VERSION = 1
 
