@@ -185,6 +185,7 @@ def test_damaged_tails(path):
         assert "orders[0]" in found["tails-damaged"].what
     # Opened alone it heals itself from the checksummed blocks.
     shell(found["tails-damaged"].run)
+    assert "tails-damaged" not in {each.code for each in diagnose(path)}
 
 
 def test_damaged_journal(path):

@@ -46,9 +46,7 @@ def check_words(words: Words | None, locks: Locks | None, commands: Commands) ->
         yield finding("damaged-partition", what + f"{named(damaged)}.{first}", repair)
     if words.mismatches:
         told = named(words.mismatches)
-        yield finding(
-            "tails-damaged", f"The tails file is damaged, in the slots of {told}.", commands.tailrace("verify")
-        )
+        yield finding("tails-damaged", f"The tails file is damaged, in the slots of {told}.", writing)
     held = {each.name for each in locks.held} if locks is not None else set()
     # Whoever holds the journal is about to decide it.
     if (words.unresolved or any(slot.pending for slot in words.slots)) and not held:
