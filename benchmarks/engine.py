@@ -24,6 +24,7 @@ from benchmarks import (
     page,
     report,
 )
+from benchmarks.asking import Lengths, add_common, checked
 from benchmarks.chart import chart
 from benchmarks.engine_stage import EngineStage, Sizes
 from benchmarks.peers import INSTALL
@@ -32,7 +33,6 @@ from tailrace.bench.cases import Case, Result
 from tailrace.bench.machine import Watcher
 from tailrace.bench.rounds import run
 
-RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
     "append": engine_appends.durable_cases,
     "threads": engine_appends.thread_cases,
@@ -48,8 +48,8 @@ PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
     "open-cut": engine_opens.cut_cases,
     "size": engine_size.cases,
 }
-ROUNDS, SECONDS = 7, 180.0
-QUICK_ROUNDS, QUICK_SECONDS, QUICK_LIMIT_SECONDS = 3, 20.0, 45.0
+LENGTHS = Lengths(seconds=180.0, rounds=7, quick_seconds=20.0, quick_rounds=3)
+QUICK_LIMIT_SECONDS = 45.0
 # The logs that are opened are the largest things a full run makes; with this much to spare it does not fill a disk.
 SPARE_BYTES = 5 * 10**9
 
@@ -107,24 +107,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options, with the defaults of a quick or a full run filled in."""
     parser = argparse.ArgumentParser(prog="benchmarks/run engine", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less data and fewer rounds, in about a minute")
-    parser.add_argument("--seconds", type=float, help=f"how long to measure in all (default {SECONDS:g})")
-    parser.add_argument("--rounds", type=int, help=f"how often all systems take their turn (default {ROUNDS})")
-    parser.add_argument("--only", action="append", metavar="PART", help=f"one of {', '.join(PARTS)}; may be repeated")
+    add_common(parser, PARTS, LENGTHS)
     parser.add_argument("--alone", action="store_true", help="Tailrace and the bare disk, without the others")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to work and to write (benchmarks/results)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures (RESULTS/engine.json)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="where to write the chart (RESULTS/engine.svg)")
-    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/benchmarks.md")
-    asked = parser.parse_args(arguments)
-    asked.seconds = asked.seconds or (QUICK_SECONDS if asked.quick else SECONDS)
-    asked.rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
-    asked.only = [part for each in asked.only or [] for part in each.split(",")] or list(PARTS)
-    for part in asked.only:
-        if part not in PARTS:
-            parser.error(f"there is no part {part!r}: {', '.join(PARTS)}")
-    if asked.seconds <= 0 or asked.rounds < 1:
-        parser.error("--seconds and --rounds have to be positive")
-    return asked
+    return checked(parser, arguments, PARTS, LENGTHS)
 
 
 def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:

@@ -7,18 +7,17 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from math import inf
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from benchmarks import commits, consume, latency, page, pipeline, report, sitting, takeover
+from benchmarks.asking import Lengths, add_common, checked
 from benchmarks.peers import INSTALL, installed, missing
 from benchmarks.stage import FRAME_RECORDS, Stage
 from tailrace.bench.cases import Case, Result
 from tailrace.bench.machine import Watcher
 from tailrace.bench.rounds import run
 
-RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[Stage], list[Case]]] = {
     "consume": consume.cases,
     "commit": commits.cases,
@@ -27,8 +26,8 @@ PARTS: dict[str, Callable[[Stage], list[Case]]] = {
     "process": pipeline.cases,
     "join": sitting.cases,
 }
-ROUNDS, SECONDS = 7, 150.0
-QUICK_ROUNDS, QUICK_SECONDS, QUICK_LIMIT_SECONDS = 3, 9.0, 24.0
+LENGTHS = Lengths(seconds=150.0, rounds=7, quick_seconds=9.0, quick_rounds=3)
+QUICK_LIMIT_SECONDS = 24.0
 # So many take-overs a run has at least, unless it is a quick one.
 TAKEOVERS_MIN = 50
 QUICK_TAKEOVERS = 4
@@ -79,22 +78,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options, with the defaults of a quick or a full run filled in."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks groups", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, in under 40 seconds")
-    parser.add_argument("--seconds", type=float, help=f"how long to measure in all (default {SECONDS:g})")
-    parser.add_argument("--rounds", type=int, help=f"how often all systems take their turn (default {ROUNDS})")
-    parser.add_argument("--only", action="append", metavar="PART", help=f"one of {', '.join(PARTS)}; may be repeated")
+    add_common(parser, PARTS, LENGTHS)
     parser.add_argument("--alone", action="store_true", help="Tailrace without the others")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to work and to write (benchmarks/results)")
-    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/benchmarks.md")
-    asked = parser.parse_args(arguments)
-    asked.seconds = asked.seconds or (QUICK_SECONDS if asked.quick else SECONDS)
-    asked.rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
-    asked.only = [part for each in asked.only or [] for part in each.split(",")] or list(PARTS)
-    for part in asked.only:
-        if part not in PARTS:
-            parser.error(f"there is no part {part!r}: {', '.join(PARTS)}")
-    if asked.seconds <= 0 or asked.rounds < 1:
-        parser.error("--seconds and --rounds have to be positive")
-    return asked
+    return checked(parser, arguments, PARTS, LENGTHS)
 
 
 def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
