@@ -127,6 +127,24 @@ def test_damaged_words_of_the_tails(believed, position, value):
         assert reading.silent == [], mode
 
 
+def test_an_end_that_is_that_of_the_block_before(believed):
+    """What a writer that died could have left, were it not synced already: the last record of the catalog is seen."""
+    wanted = flip.contents(believed, "r")
+    tails = believed / "tails"
+    data = bytearray(tails.read_bytes())
+    end, safe = struct.unpack_from("<QQ", data, 4_096)
+    ends = {struct.unpack_from("<Q", data, 4_096 + at + 8)[0] for at in (64, 160)}
+    assert end == safe
+    assert end - 1 in ends, "the flip has to hit what the other block says"
+    struct.pack_into("<Q", data, 4_096, end - 1)
+    with tails.open("r+b") as file:
+        file.write(data)
+    for mode in ("r", "a"):
+        reading = flip.Reading(believed, mode, wanted, "")  # type: ignore[arg-type]  # a literal
+        reading.run()
+        assert reading.silent == [], mode
+
+
 def test_copy_without_tails_and_journal(believed, tmp_path):
     """What can be rebuilt is rebuilt: a copy without the caches reads as before."""
     wanted = flip.contents(believed, "r")

@@ -181,7 +181,9 @@ class Tails:
             states = [state for _, state, _ in blocks[: 1 if strict else 2]]
             stored = [int.from_bytes(data[at : at + 8], "little") for at in (8 * END, 8 * SAFE, 8 * START)]
             expected = [{s.end for s in states}, {s.safe for s in states}, {s.start for s in states}]
-            fits = all(value in values for value, values in zip(stored, expected, strict=True))
+            end, safe, start = stored
+            # The end is stored first: a safe offset beyond it was left by nobody who died.
+            fits = max(safe, start) <= end and all(v in values for v, values in zip(stored, expected, strict=True))
             if not fits or words[word + INCARNATION] != blocks[0][2]:
                 found.append((slot, blocks[0][1], blocks[0][2]))
         return found
