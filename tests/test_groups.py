@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import tailrace
-from tailrace import errors, group_log
+from tailrace import errors
+from tailrace.groups import log as group_log
 from tests.processes import start
 
 LONG = 30.0

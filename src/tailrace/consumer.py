@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from tailrace.batch import Batch, records
 from tailrace.cursor import BATCH_BYTES_MAX, READ_AHEAD_RECORDS, typed_failures
-from tailrace.duty import Duty
 from tailrace.errors import ClosedError, GroupNotFoundError, PartitionLostError, TailraceError, ThreadError
-from tailrace.group_log import find_group
+from tailrace.groups.duty import Duty
+from tailrace.groups.log import find_group
+from tailrace.groups.wants import offsets_of, parse_place, parse_topics, parse_wants, work_out
 from tailrace.names import validate_group_name
 from tailrace.options import parse_count, parse_duration, parse_size
 from tailrace.records import Record
 from tailrace.types import Lag
-from tailrace.wants import offsets_of, parse_place, parse_topics, parse_wants, work_out
 
 if TYPE_CHECKING:
     from tailrace.disk.columns import Part
-    from tailrace.group_state import Place
+    from tailrace.groups.state import Place
     from tailrace.log import Log
     from tailrace.transactions import Transaction
     from tailrace.types import Duration, Lost, Size, Start

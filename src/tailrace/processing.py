@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.consumer import Consumer
 from tailrace.errors import ClosedError, LimitError
+from tailrace.groups.wants import parse_topics
 from tailrace.intake import Rows
 from tailrace.names import match, validate_topic_name
 from tailrace.options import parse_count, parse_time
 from tailrace.records import Record, encode_data, encode_headers
-from tailrace.wants import parse_topics
 
 if TYPE_CHECKING:
     from tailrace.batch import Batch

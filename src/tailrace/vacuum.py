@@ -71,7 +71,7 @@ def is_wanted(engine: Engine) -> bool:
 
 
 def _reading(engine: Engine, entry: TopicEntry) -> Cursors:
-    from tailrace.groups import reading_groups
+    from tailrace.groups.operating import reading_groups
 
     return reading_groups(engine, entry)
 

@@ -21,7 +21,7 @@ from tailrace.names import match
 from tests.faults.group_result import Result, missing_faults
 from tests.faults.harness import JOURNAL_BYTES
 from tests.faults.herd import Beast, Herd, tell
-from tests.faults.members import DOOMED, GROUP, OUTPUT, STRICT_FILE, is_narrow, member, write
+from tests.faults.members import DOOMED, GROUP, OUTPUT, STRICT_FILE, is_narrow, member, read_rest, write
 from tests.faults.notes import Notes
 from tests.faults.proof import prove
 from tests.faults.witness import Progress, instrument, watch
@@ -62,6 +62,7 @@ class Controller:
         self.witness = self.herd.add(Beast("witness", home, seed, watch(GROUP)))
         self.writers = [self.herd.add(Beast(f"writer-{at}", home, seed, write)) for at in range(WRITERS)]
         self.members = [self.herd.add(Beast(f"member-{at}", home, seed, member)) for at in range(self.high)]
+        self.last = self.herd.add(Beast("last", home, seed, read_rest))
         self.later = list(LATER)
         self.wakeups: list[tuple[float, Beast, bool]] = []
         self.told_to_leave: set[int] = set()
@@ -302,6 +303,8 @@ class Controller:
         """Somebody who will not be killed any more, and so hears of it."""
         before = self.result.evictions
         while self.result.evictions == before:
+            # All of them may have been killed last.
+            self.tend()
             self.evict(self.random.choice(self.running()).pid)
 
     def _is_growing(self) -> bool:
@@ -312,7 +315,11 @@ class Controller:
         return bool(self.later) or self.result.partitions_added < missing or not self.result.topics_dropped
 
     def _finish(self) -> None:
-        """The writers stop, the members drain and leave, and everything is compared."""
+        """The writers stop, the members drain and leave, one more reads the rest, and everything is compared.
+
+        Nobody commits what is in hand when it leaves. How much that is depends on when it was told to, and so does what
+        is left of the topic that was dropped and made again, for which nobody waits.
+        """
         (self.home / "stop").touch()
         self.result.faults += self.herd.wait_for(self.writers, FINISH_SECONDS_MAX)
         with self.open() as log:
@@ -320,6 +327,8 @@ class Controller:
         for beast in self.running():
             beast.tell_to_leave()
         self.result.faults += self.herd.wait_for(self.running(), FINISH_SECONDS_MAX)
+        self.start(self.last)
+        self.result.faults += self.herd.wait_for([self.last], FINISH_SECONDS_MAX)
         (self.home / "enough").touch()
         self.result.faults += self.herd.wait_for([self.witness], FINISH_SECONDS_MAX)
         with self.open() as log:

@@ -80,6 +80,20 @@ class Member:
             while not self.leaving.is_set():
                 self._session(self.random.choice(self.modes))
 
+    def read_rest(self) -> None:
+        """Read and commit, batch by batch, until the group has read everything."""
+        mode = STRICT_MODES[0] if self.modes is STRICT_MODES else Mode("manual", "1s", "poll each")
+        with tailrace.open(self.home / "log", timeout=TIMEOUT_SECONDS) as self.log:
+            self.consumer = self.log.consumer(self.topics, GROUP, commit=mode.commit)
+            while self.log.group(GROUP).lag_records:
+                batch = self.consumer.poll(timeout=0.05)
+                if batch:
+                    self._handed(list(batch))
+                    self.notes.say(done=self.batch)
+                    if mode.commit == "manual":
+                        self._commit(self.consumer.commit)
+            self._close(self.consumer)
+
     def _close_when_told(self) -> None:
         """A loop waits for ever: another thread ends it."""
         self.leaving.wait()
@@ -230,6 +244,11 @@ def member(home: Path, name: str, life: int, random: Random) -> None:
         thread.join()
     if failed:
         raise AssertionError("\n".join(failed))
+
+
+def read_rest(home: Path, name: str, life: int, random: Random) -> None:
+    """The body of the last member: what the others had in hand when they left comes again, to this one."""
+    Member(home, f"{name}-{life}", random, SUBSCRIPTION).read_rest()
 
 
 def write(home: Path, name: str, life: int, random: Random) -> None:

@@ -71,6 +71,64 @@ def test_strictly_once(tmp_path, seed):
     assert counts["handed"] > 100
 
 
+# A run of at most one member, whose group is there and has read nothing; what it does follows.
+SMALL = """
+import signal
+import sys
+from pathlib import Path
+from tests.faults import groups
+from tests.faults.herd import Beast
+from tests.faults.members import DOOMED, GROUP, SUBSCRIPTION
+from tests.faults.witness import instrument
+
+home = Path(sys.argv[1])
+instrument(home, GROUP, groups.RECORDS_MAX)
+controller = groups.Controller(home, int(sys.argv[2]), (1, 1), 8)
+controller.prepare()
+with controller.open() as log, log.consumer(SUBSCRIPTION, GROUP) as consumer:
+    consumer.poll(timeout=0)
+"""
+# The member reads nothing before it is told to leave.
+UNREAD = """
+controller.members = [controller.herd.add(Beast("member-0", home, 0, lambda *_: signal.sigwait({signal.SIGTERM})))]
+with controller.open() as log:
+    log.topic(DOOMED, partitions=1).extend(["left"] * 23)
+(home / "stop").touch()
+with controller.herd:
+    for beast in [controller.witness, *controller.writers]:
+        controller.start(beast)
+    controller._finish()
+print(*controller.result.faults, sep="\\n")
+"""
+# The last thing that happened is that all were killed.
+NOBODY = """
+with controller.herd:
+    controller.start(controller.witness)
+    controller._evict_once_more()
+print(controller.result.evictions)
+"""
+
+
+def small_run(home: Path, seed: int, script: str) -> str:
+    """What a script says of a run, in a process of its own."""
+    done = subprocess.run(  # noqa: PLW1510  # the exit code is asserted with the output beside it
+        [sys.executable, "-c", SMALL + script, str(home), str(seed)],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_what_is_left_when_all_were_told_to_leave_is_read(tmp_path, seed):
+    """It may be of a topic that nobody waits for, or what they had in hand."""
+    assert small_run(tmp_path, seed, UNREAD) == ""
+
+
+def test_somebody_is_there_to_be_evicted(tmp_path, seed):
+    # A process may hold two members.
+    assert int(small_run(tmp_path, seed, NOBODY)) >= 1
+
+
 def takeover(home: Path, seed: int, rounds: int) -> list[dict[str, Any]]:
     done = subprocess.run(  # noqa: PLW1510  # the exit code is asserted with the output beside it
         [

@@ -17,11 +17,11 @@ from random import Random
 from typing import Any
 
 import tailrace
-from tailrace import group_log
 from tailrace.disk.admin import Admin
-from tailrace.duty import Duty, Enlisted
-from tailrace.group_log import find_group
-from tailrace.group_state import Place
+from tailrace.groups import log as group_log
+from tailrace.groups.duty import Duty, Enlisted
+from tailrace.groups.log import find_group
+from tailrace.groups.state import Place
 from tailrace.names import group_topic
 
 STEP_SECONDS = 0.002

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import tailrace
 from tailrace.consumer import Consumer
 from tailrace.errors import GroupBusyError, GroupNotFoundError, OwnershipError, PartitionLostError
+from tests.model.parts import in_parts
 from tests.model.reference import Item, ReferenceGroup, ReferencePartition, Slot
 from tests.model.test_machine import SEGMENT_BYTES, Machine, _item, handles, names
 from tests.sim import Cut, Kill
@@ -650,11 +651,6 @@ def test_the_rules_meet_something():
         machine.teardown()
 
 
-TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(
-    max_examples=2 * settings().max_examples,
-    stateful_step_count=20,
-    # Explaining a failure traces every line of both engine and simulator, which takes minutes.
-    phases=[phase for phase in Phase if phase is not Phase.explain],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+TestGroupMachine0, TestGroupMachine1, TestGroupMachine2, TestGroupMachine3 = in_parts(
+    GroupMachine, examples=2 * settings().max_examples, steps=20
 )

@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -23,6 +23,7 @@ from tailrace import engine as engines
 from tailrace import log as log_module
 from tailrace.errors import OffsetMismatchError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.meaning import record_meaning
+from tests.model.parts import in_parts
 from tests.model.reference import Item, Place, ReferenceLog, ReferenceTopic
 from tests.sim import Cut, Disk, Kill, Killed, Process
 from tests.sim.engine import PATH, TUNING, small_limits
@@ -660,12 +661,7 @@ def test_death_after_an_adoption_over_an_empty_segment():
         machine.teardown()
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(
-    # A run of the machine takes about 30 ms, which is less than most other properties take.
-    max_examples=8 * settings().max_examples,
-    stateful_step_count=30,
-    # Explaining a failure traces every line of both engine and simulator, which takes minutes.
-    phases=[phase for phase in Phase if phase is not Phase.explain],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+# A run of the machine takes about 30 ms, which is less than most other properties take.
+TestMachine0, TestMachine1, TestMachine2, TestMachine3 = in_parts(
+    Machine, examples=8 * settings().max_examples, steps=30
 )

@@ -6,11 +6,11 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from tailrace import group_log
 from tailrace.consumer import Consumer
 from tailrace.engine import Engine
 from tailrace.errors import CommittedNotVisibleError, GroupNotFoundError, TailraceError
-from tailrace.group_log import open_group
+from tailrace.groups import log as group_log
+from tailrace.groups.log import open_group
 from tailrace.log import Log
 from tailrace.records import Record
 from tests.sim import Disk, Process

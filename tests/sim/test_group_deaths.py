@@ -10,7 +10,7 @@ import pytest
 from tailrace.batch import Batch
 from tailrace.consumer import Consumer
 from tailrace.errors import GroupNotFoundError, PartitionLostError, StorageError
-from tailrace.group_log import find_group, open_group
+from tailrace.groups.log import find_group, open_group
 from tailrace.transactions import Transaction
 from tests.sim import Fail, Interrupt, Kill, Killed
 from tests.sim.group_bench import GroupBench

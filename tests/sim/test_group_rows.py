@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace import groups as operating
-from tailrace.duty import Duty, Enlisted
+from tailrace.consumer import Consumer
 from tailrace.errors import DurabilityError, OffsetOutOfRangeError, PartitionLostError, StorageError
-from tailrace.group_log import GroupLog, find_group, open_group
-from tailrace.membership import Seat
+from tailrace.groups import operating
+from tailrace.groups.duty import Duty, Enlisted
+from tailrace.groups.log import GroupLog, find_group, open_group
+from tailrace.groups.membership import Seat
 from tailrace.transactions import Transaction
 from tests.sim import Fail, group_trials
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_check import check, outputs, see
-from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, TARGET, Member, small_groups
+from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, PARTITIONS, SOURCE, TARGET, Member, small_groups
 from tests.sim.groups import GroupMachine
 from tests.sim.machine import Plan
 from tests.sim.mutation import mutate
@@ -89,7 +90,7 @@ def test_former_owners_in_transactions():
 
 
 def test_former_owners_in_transactions_without_the_check(monkeypatch):
-    mutate(monkeypatch, Enlisted, "check", "self.seat.check(state, self.moves)", "pass")
+    mutate(monkeypatch, Enlisted, "check", "self.seat.check(state, self.epochs)", "pass")
     assert exact_zombie() is not None
 
 
@@ -235,6 +236,51 @@ def test_records_of_partitions_that_were_given_back():
 def test_records_of_partitions_that_were_given_back_without_the_rule(monkeypatch):
     mutate(monkeypatch, Duty, "enlist", "if self.orphans:", "if False:")
     finding = given_back()
+    assert finding is not None
+    assert "outputs are there of" in finding.text
+
+
+def came_back() -> Finding | None:
+    """A partition is given back within a transaction, read by somebody else, and comes back before the commit."""
+    bench = GroupBench()
+    bench.a.topic(TARGET, 1)
+    mine = bench.a.log.consumer(SOURCE, EXACT_GROUP, commit="manual")
+    theirs = bench.b.log.consumer(SOURCE, EXACT_GROUP, commit="manual")
+
+    def make(member: Member, consumer: Consumer, meanwhile: Callable[[], object]) -> None:
+        handed = list(consumer.poll(12, timeout=0))
+        with member.log.transaction() as tx:
+            made = [b"%d@%d=" % (record.partition, record.offset) + (record.value or b"") for record in handed]
+            tx.extend(TARGET, made, partition=0)
+            consumer.commit(tx)
+            meanwhile()
+
+    def meanwhile() -> None:
+        theirs.poll(1, timeout=0)
+        mine.poll(1, timeout=0)
+        make(bench.b, theirs, theirs.assigned.copy)
+        theirs.close()
+        mine.poll(1, timeout=0)
+        assert len(mine.assigned) == PARTITIONS
+
+    try:
+        make(bench.a, mine, meanwhile)
+    except PartitionLostError:
+        pass
+    group, seen = find_group(bench.a.log.engine, EXACT_GROUP), see(bench.a.log)
+    assert group is not None
+    bench.close()
+    return outputs(seen, seen.cursors[group.id])
+
+
+def test_records_of_a_partition_that_came_back():
+    assert came_back() is None
+
+
+def test_records_of_a_partition_that_came_back_without_the_epoch_of_then(monkeypatch):
+    now = "self.seat.check(state, {place: self.seat.epochs.get(place) for place in self.moves})"
+    mutate(monkeypatch, Enlisted, "check", "self.seat.check(state, self.epochs)", now)
+    finding = came_back()
     assert finding is not None
     assert "outputs are there of" in finding.text
 

@@ -18,7 +18,7 @@ from tailrace.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace.group_state import GroupState, encode
+from tailrace.groups.state import GroupState, encode
 from tailrace.names import did_you_mean, group_of, group_topic
 
 if TYPE_CHECKING:

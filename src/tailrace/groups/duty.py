@@ -17,22 +17,21 @@ from tailrace.errors import (
     TailraceError,
     TopicNotFoundError,
 )
-from tailrace.feeds import Feed, Feeds
-from tailrace.group_log import open_group
-from tailrace.membership import UNPLANNED, Seat, Stale
+from tailrace.groups.feeds import Feed, Feeds
+from tailrace.groups.log import open_group
+from tailrace.groups.membership import UNPLANNED, Seat, Stale
 from tailrace.names import match
 from tailrace.types import Lost
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.columns import Part
     from tailrace.disk.partition import Partition
     from tailrace.disk.watch import Watch
     from tailrace.engine import Engine
-    from tailrace.group_log import GroupLog
-    from tailrace.group_state import GroupState, Place
+    from tailrace.groups.log import GroupLog
+    from tailrace.groups.state import GroupState, Place
+    from tailrace.groups.wants import Bounds, Wants
     from tailrace.transactions import Transaction
-    from tailrace.wants import Bounds, Wants
 
 # A store into the tails whose event got lost is noticed after this.
 WAIT_SECONDS_MAX = 0.1
@@ -62,6 +61,8 @@ class Duty:
         self.unstored_losses: dict[Place, int] = {}
         # Partitions that were given back when records of them were handed out and no cursor was stored behind those.
         self.orphans: set[Place] = set()
+        # The cursors that go with partitions which are being given back, until it is known whether that was written.
+        self.giving: dict[Place, int] | None = None
         # Cursors that wait for the end of a transaction: until then nothing is stored without it.
         self.enlistments: list[Enlisted] = []
         self.due_at = 0.0
@@ -113,6 +114,7 @@ class Duty:
 
     def balance(self, processed: Mapping[Place, int]) -> None:
         """Give back what is too much, with its cursors as far as given, take what is due, open what was taken."""
+        self._look_back()
         seat = self.seat
         assert seat is not None
         seat.planned = UNPLANNED
@@ -123,8 +125,9 @@ class Duty:
                     done = {} if self.enlistments else processed
                     moves = self._moves({place: done[place] for place in plan.give if place in done})
                     self._make_safe(moves)
+                    self.giving = moves
                     seat.give(plan.give, moves, self._losses(plan.give))
-                    self._part_with(plan.give, moves)
+                    self._close_feeds(seat)
                 if plan.take:
                     seat.take(plan)
                 elif plan.dead:
@@ -140,6 +143,25 @@ class Duty:
         # Last, so that what fails or is interrupted halfway is begun anew.
         seat.planned = plan.at
 
+    def _look_back(self) -> None:
+        """A give that was interrupted may have been written all the same, and others may read those partitions."""
+        seat = self.seat
+        if seat is None or self.giving is None:
+            return
+        try:
+            seat.group.settle()
+            seat.recall()
+        except PartitionLostError:
+            self.dismiss()
+            raise
+        self._close_feeds(seat)
+
+    def _close_feeds(self, seat: Seat) -> None:
+        """Read no longer what is not this member's any more, or was another's in between."""
+        gone = [feed.place for feed in self.feeds if seat.epochs.get(feed.place) != feed.epoch]
+        self._part_with(gone, self.giving or {})
+        self.giving = None
+
     def _part_with(self, places: Iterable[Place], moves: Mapping[Place, int]) -> None:
         """Read partitions no longer; their next owner reads again what was handed out without a cursor behind it."""
         handed = self._moves({place: feed.handed for place in places if (feed := self.feeds.by_place.get(place))})
@@ -149,18 +171,23 @@ class Duty:
         self.feeds.remove(places)
 
     def _open_feeds(self, seat: Seat) -> None:
-        self.feeds.remove([place for place in self.feeds.by_place if place not in seat.epochs])
+        self._close_feeds(seat)
         missing = [place for place in seat.epochs if place not in self.feeds.by_place]
         if missing:
             cursors = seat.group.view().cursors
             for place in sorted(missing):
                 entry = self.engine.refresh().by_id.get(place[0])
-                if entry is not None:
-                    self.feeds.add(self._open_feed(entry, place, cursors.get(place)))
+                if entry is None:
+                    continue
+                try:
+                    partition = self.engine.partition(entry, place[1])
+                except TopicNotFoundError:
+                    # Another thread of this process was told of a drop in this moment.
+                    continue
+                self.feeds.add(self._open_feed(entry.name, place, partition, cursors.get(place), seat.epochs[place]))
 
-    def _open_feed(self, entry: TopicEntry, place: Place, cursor: int | None) -> Feed:
-        topic = entry.name
-        feed = Feed(self.engine, topic, place, self.engine.partition(entry, place[1]), cursor)
+    def _open_feed(self, topic: str, place: Place, partition: Partition, cursor: int | None, epoch: int) -> Feed:
+        feed = Feed(self.engine, topic, place, partition, cursor, epoch)
         if cursor is not None and cursor > feed.partition.end:
             self._go_back_to_end(feed, cursor)
         if self.bounds.stops is not None:
@@ -178,6 +205,7 @@ class Duty:
         self.feeds.clear()
         self.waiting = []
         self.orphans.clear()
+        self.giving = None
         self.stand_up()
 
     def stand_up(self) -> None:
@@ -194,9 +222,11 @@ class Duty:
         if seat is None:
             return
         try:
+            if positions:
+                self._look_back()
             moves = self._moves(positions)
             self._make_safe(moves)
-            seat.leave(moves, self._losses(moves))
+            seat.leave(moves, self.epochs_of(moves), self._losses(moves))
         except GroupNotFoundError:
             # The group was dropped, and its cursors with it.
             pass
@@ -391,6 +421,7 @@ class Duty:
 
     def store(self, positions: Mapping[Place, int]) -> None:
         """Store cursors, on disk when this returns."""
+        self._look_back()
         seat = self.seat
         self.due_at = self._next_due()
         self.orphans.clear()
@@ -398,8 +429,9 @@ class Duty:
         if seat is None or not (moves or self.unstored_losses):
             return
         self._make_safe(moves)
+        epochs = self.epochs_of(moves)
         try:
-            seat.group.append(self._record(moves), lambda state: seat.check(state, moves), durable=True)
+            seat.group.append(self._record(moves), lambda state: seat.check(state, epochs), durable=True)
         except PartitionLostError:
             self.dismiss()
             raise
@@ -425,6 +457,10 @@ class Duty:
                 moves[place] = offset
         return moves
 
+    def epochs_of(self, places: Iterable[Place]) -> dict[Place, int]:
+        """By which epochs partitions were this member's when they were read."""
+        return {place: self.feeds.by_place[place].epoch for place in places}
+
     def _record(self, moves: Mapping[Place, int]) -> dict[str, object]:
         lost = self._losses(self.unstored_losses)
         return {"moves": [(*place, offset) for place, offset in moves.items()], "lost": lost}
@@ -434,19 +470,28 @@ class Duty:
         lost = self.unstored_losses
         return [(*place, lost[place]) for place in places if place in lost]
 
-    def _make_safe(self, moves: Mapping[Place, int]) -> None:
-        """No cursor is stored above what is safe: after a power cut those offsets may be given to other records."""
-        for place, offset in moves.items():
-            partition = self._partition(place)
-            if partition is not None and offset > partition.safe:
-                self.engine.write(partial(self.engine.store.inside, partition, partition.settle))
+    def _make_safe(self, moves: dict[Place, int]) -> None:
+        """No cursor is stored above what is safe: after a power cut those offsets may be given to other records.
 
-    def _partition(self, place: Place) -> Partition | None:
+        Whoever drops a topic may do so at any moment: its cursors are left out.
+        """
+        for place, offset in list(moves.items()):
+            try:
+                partition = self._partition(place)
+                if offset > partition.safe:
+                    self.engine.write(partial(self.engine.store.inside, partition, partition.settle))
+            except TopicNotFoundError:
+                del moves[place]
+
+    def _partition(self, place: Place) -> Partition:
         entry = self.engine.refresh().by_id.get(place[0])
-        return None if entry is None else self.engine.partition(entry, place[1])
+        if entry is None:
+            raise TopicNotFoundError("The topic was dropped.")
+        return self.engine.partition(entry, place[1])
 
     def enlist(self, positions: Mapping[Place, int], tx: Transaction, taken_back: Callable[[], None]) -> None:
         """Make cursors a part of a transaction."""
+        self._look_back()
         if self.seat is None:
             raise self._nothing_to_enlist()
         if self.orphans:
@@ -521,6 +566,7 @@ class Enlisted:
         self.duty = duty
         self.seat = seat
         self.moves = moves
+        self.epochs = duty.epochs_of(moves)
         self.tx = tx
         self.taken_back = taken_back
 
@@ -534,7 +580,7 @@ class Enlisted:
 
     def check(self, state: GroupState) -> None:
         """Refuse what belongs to another member by now."""
-        self.seat.check(state, self.moves)
+        self.seat.check(state, self.epochs)
 
     def check_now(self) -> None:
         """The same, before anything is created for the transaction; its own check is made under the group's lock."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.partition import Partition
     from tailrace.engine import Engine
-    from tailrace.group_state import Place
+    from tailrace.groups.state import Place
     from tailrace.types import Start
 
 Commit = Literal["after", "before", "manual"]

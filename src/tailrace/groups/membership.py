@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import PartitionLostError
-from tailrace.group_state import Member
-from tailrace.shares import assign
+from tailrace.groups.shares import assign
+from tailrace.groups.state import Member
 from tailrace.spans import matching
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.watch import Watch
     from tailrace.engine import Engine
-    from tailrace.group_log import GroupLog
-    from tailrace.group_state import GroupState, Owner, Place
+    from tailrace.groups.log import GroupLog
+    from tailrace.groups.state import GroupState, Owner, Place
 
 MEMBERS = "members"
 # Whether the others still live is asked at least so often; where the system tells of a death it is asked at once.
@@ -122,11 +122,13 @@ class Seat:
         if not files.lock(self.lock):
             raise Stale
 
-    def leave(self, moves: Mapping[Place, int], lost: Iterable[tuple[int, int, int]] = ()) -> None:
+    def leave(
+        self, moves: Mapping[Place, int], epochs: Mapping[Place, int], lost: Iterable[tuple[int, int, int]] = ()
+    ) -> None:
         """Say that this member goes, and store how far its partitions were read, and what they lost."""
 
         def check(state: GroupState) -> None:
-            self.check(state, moves)
+            self.check(state, epochs)
 
         record = {"gone": [self.id], "member": self.id, "moves": _listed(moves), "lost": list(lost)}
         self.group.append(record, check, durable=bool(moves))
@@ -233,12 +235,12 @@ class Seat:
         }
 
     def take(self, plan: Plan) -> None:
-        """Become the owner of partitions that are free; Stale when one of them no longer is."""
+        """Become the owner of partitions that are free; Stale when one of them is not, or a dead member is gone."""
 
         def check(state: GroupState) -> None:
-            if self.id not in state.members or any(
-                state.owners.get(place) != owner for place, owner in plan.seen.items()
-            ):
+            # One of the dead may have left in order, or somebody else has written that it is gone.
+            known = self.id in state.members and all(member in state.members for member in plan.dead)
+            if not known or any(state.owners.get(place) != owner for place, owner in plan.seen.items()):
                 raise Stale
 
         self._sweep(plan.dead)
@@ -260,15 +262,23 @@ class Seat:
     def give(
         self, places: Iterable[Place], moves: Mapping[Place, int], lost: Iterable[tuple[int, int, int]] = ()
     ) -> None:
-        """Give partitions back, and store how far they were read, and what they lost."""
+        """Give partitions back, and store how far they were read, and what they lost; Stale when one is not owned."""
         given = list(places)
 
         def check(state: GroupState) -> None:
-            self.check(state, given)
+            if any(state.owners.get(place) != (self.id, self.epochs.get(place)) for place in given):
+                raise Stale
 
         record = {"member": self.id, "give": given, "moves": _listed(moves), "lost": list(lost)}
         self.group.append(record, check, durable=bool(moves))
         self.epochs = self.group.view().owned_by(self.id)
+
+    def recall(self) -> None:
+        """Learn which partitions are this member's, as the group knows it now."""
+        state = self.group.view()
+        if self.id not in state.members:
+            raise self._evicted()
+        self.epochs = state.owned_by(self.id)
 
     def _sweep(self, dead: Iterable[str]) -> None:
         """Remove the lock files of the dead; before it is written that they are gone, as nobody looks for them then."""
@@ -281,11 +291,15 @@ class Seat:
 
     # Committing.
 
-    def check(self, state: GroupState, places: Iterable[Place]) -> None:
-        """Refuse to store anything for a partition that this member does not own any more."""
+    def check(self, state: GroupState, epochs: Mapping[Place, int]) -> None:
+        """Refuse to store anything for a partition that this member does not own any more.
+
+        The epochs are those by which it owned the partitions when it read what is to be stored: somebody else may have
+        had one of them since, also when it is this member's again.
+        """
         lost = [
-            place for place in places
-            if state.owners.get(place) != (self.id, self.epochs.get(place)) and not self._dropped(state, place)
+            place for place, epoch in epochs.items()
+            if state.owners.get(place) != (self.id, epoch) and not self._dropped(state, place)
         ]  # fmt: skip
         if lost:
             raise self.lost(lost)
@@ -293,12 +307,13 @@ class Seat:
     def _dropped(self, state: GroupState, place: Place) -> bool:
         """Whether nobody owns a partition because its topic is gone, which takes nothing away from this member.
 
-        A snapshot leaves out what was dropped; otherwise a partition becomes free by being given back, or with its
-        member.
+        A snapshot leaves out what was dropped. Otherwise a partition becomes free by being given back, which an
+        interrupt may have kept from this member, and then others may have read it since.
         """
         if place in state.owners or self.id not in state.members:
             return False
-        return place in self.epochs or place[0] not in self.entries
+        # Not the engine's way to the newest catalog, which may wait: this is called under a partition's lock.
+        return place[0] not in self.engine.store.refresh().by_id
 
     def _evicted(self) -> PartitionLostError:
         lost = sorted(self.epochs)

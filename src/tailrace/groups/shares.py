@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.group_state import Place
+    from tailrace.groups.state import Place
 
 
 def assign(eligible: Mapping[Place, frozenset[str]], owners: Mapping[Place, str]) -> dict[Place, str]:

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.duty import lag_of
 from tailrace.errors import GroupBusyError, GroupNotFoundError, OwnershipError, TopicNotFoundError
-from tailrace.group_log import existing_group, find_group, group_names
-from tailrace.membership import Stale, is_alive, members_directory
+from tailrace.groups.duty import lag_of
+from tailrace.groups.log import existing_group, find_group, group_names
+from tailrace.groups.membership import Stale, is_alive, members_directory
+from tailrace.groups.wants import offsets_of, parse_place, parse_topics
 from tailrace.names import match
 from tailrace.options import StartPoint
 from tailrace.records import to_datetime
 from tailrace.spans import matching
 from tailrace.types import GroupInfo, GroupMember, GroupPartition
-from tailrace.wants import offsets_of, parse_place, parse_topics
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.partition import Partition
     from tailrace.engine import Engine
-    from tailrace.group_log import GroupLog
-    from tailrace.group_state import GroupState, Member, Place
+    from tailrace.groups.log import GroupLog
+    from tailrace.groups.state import GroupState, Member, Place
     from tailrace.types import Start
 
 __all__ = ["drop", "evict", "existing_group", "group_names", "info", "infos", "reading_groups", "reset"]

@@ -12,7 +12,7 @@ from tailrace.spans import Span
 if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
     from tailrace.engine import Engine
-    from tailrace.group_state import Place
+    from tailrace.groups.state import Place
 
 # Beyond so many partitions a reader gives its descriptor back after every frame.
 FEEDS_OPEN_MAX = 64
@@ -21,10 +21,14 @@ FEEDS_OPEN_MAX = 64
 class Feed:
     """One partition of a consumer."""
 
-    __slots__ = ("handed", "paused", "place", "rest", "span", "stop", "stored", "stream", "until")
+    __slots__ = ("epoch", "handed", "paused", "place", "rest", "span", "stop", "stored", "stream", "until")
 
-    def __init__(self, engine: Engine, topic: str, place: Place, partition: Partition, position: int | None) -> None:
+    def __init__(
+        self, engine: Engine, topic: str, place: Place, partition: Partition, position: int | None, epoch: int
+    ) -> None:
         self.place = place
+        # What is read here counts for as long as the partition is its owner's by this epoch, and by no later one.
+        self.epoch = epoch
         start = partition.start
         self.span = Span(topic, partition, engine.store.reader(partition), start if position is None else position, -1)
         # Without a cursor the group reads from whatever is the earliest record.
