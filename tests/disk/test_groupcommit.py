@@ -129,3 +129,110 @@ def test_a_lead_left_behind_is_noticed_by_its_own_thread(disk):
     assert disk.queue.submit(None, ("mine",), None) == 0
     assert disk.queue.leader is None
     assert disk.queue.leading_thread == 0
+
+
+class Gone(BaseException):
+    """Stands for an interrupt that came right behind another one: no loop tries again after it."""
+
+
+class Torn(GroupCommit):
+    """A queue whose calls by some threads end without cleaning up, some of them before they have begun to lead."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk.commit, disk.commit_one)
+        self.torn: set[int] = set()
+        self.idle: set[int] = set()
+        disk.queue = self
+
+    def _lead(self, batch: list[Waiter]) -> None:
+        if threading.get_ident() in self.idle:
+            raise Gone
+        super()._lead(batch)
+
+    def _retire(self, waiter: Waiter, batch: list[Waiter]) -> None:
+        if threading.get_ident() in self.torn:
+            raise Gone
+        super()._retire(waiter, batch)
+
+
+class Line:
+    """Threads that submit one after another, the first of them held up by the disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.queue = Torn(disk)
+        self.firsts: dict[str, int] = {}
+        self.threads: list[threading.Thread] = []
+        self.over = threading.Event()
+        disk.gate.clear()
+
+    def add(self, name: str, *, torn: bool = False, idle: bool = False) -> None:
+        def run() -> None:
+            if torn:
+                self.queue.torn.add(threading.get_ident())
+            if idle:
+                self.queue.idle.add(threading.get_ident())
+            try:
+                self.firsts[name] = self.queue.submit(None, (name,), None)
+            except Gone:
+                self.firsts[name] = -1
+                # A thread that goes on with something else: its number is not given to another one.
+                self.over.wait(10)
+
+        before = len(self.queue.queue)
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+        while self.queue.leader is None or len(self.queue.queue) < before + (len(self.threads) > 1):
+            time.sleep(0.001)
+
+    def end(self) -> None:
+        """What the flusher does again and again, until all are served or for five seconds."""
+        self.disk.gate.set()
+        deadline = time.monotonic() + 5
+        while len(self.firsts) < len(self.threads) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self.queue.look()
+        self.over.set()
+        for thread in self.threads:
+            thread.join(5)
+
+
+def test_a_lead_left_behind_does_not_go_to_who_left_it(disk):
+    """It was interrupted before it took what is queued, so it is still the first in the queue itself."""
+    line = Line(disk)
+    line.add("first")
+    line.add("left", torn=True, idle=True)
+    line.add("last")
+    line.end()
+    assert line.firsts == {"first": 0, "left": -1, "last": 1}
+    assert disk.taken == [("first",), ("last",)]
+    assert line.queue.leader is None
+    assert not line.queue.queue
+
+
+def test_those_whom_a_leader_committed_and_did_not_wake_are_woken(disk):
+    line = Line(disk)
+    line.add("first")
+    line.add("left", torn=True)
+    line.add("last")
+    line.end()
+    assert line.firsts == {"first": 0, "left": -1, "last": 2}
+    assert disk.taken == [("first",), ("left",), ("last",)]
+    assert not line.queue.batches
+
+
+def test_who_left_the_queue_is_not_committed_later(disk):
+    """Its caller was told that it was interrupted, may have looked for the record, and have written it again."""
+    line = Line(disk)
+    line.add("first")
+    line.add("second")
+    line.add("left", torn=True)
+    (left,) = [waiter for waiter in line.queue.queue if waiter.frames == ("left",)]
+    # Ends its wait as an interrupt would.
+    left.wake()
+    while "left" not in line.firsts:
+        time.sleep(0.001)
+    assert left in line.queue.queue
+    line.end()
+    assert line.firsts == {"first": 0, "second": 1, "left": -1}
+    assert disk.taken == [("first",), ("second",)]

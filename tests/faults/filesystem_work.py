@@ -137,7 +137,7 @@ def main(home: Path, mounted: Path, kind: str) -> int:
         log.topic("spare").drop()
 
     makings = {"trim and vacuum": trim, "drop": drop, "another file removed": (mounted / "ballast").unlink}
-    last = [*makings][-1]
+    first = next(iter(makings))
     for why, make_room in makings.items():
         notes.say(filled=fill(log, scribe, write))
         # Reading goes on while nothing can be written.
@@ -146,9 +146,9 @@ def main(home: Path, mounted: Path, kind: str) -> int:
         try:
             make_room()
         except DiskFullError as error:
-            # A commit that is on disk but has no room in its partitions comes first, and waits for room itself: then
-            # only room that is made outside of the log helps.
-            waiting = why != last and "earlier commit" in str(error)
+            # A commit that is on disk but has no room in its partitions comes before a trim of one of them, and waits
+            # for room itself: dropping a topic makes some.
+            waiting = why == first and "earlier commit" in str(error)
             notes.say(**{"waiting" if waiting else "stuck": why}, error="DiskFullError", text=str(error))
             if not waiting:
                 return 1

@@ -1,7 +1,7 @@
-"""A lock whose release was interrupted twice is released by the same thread before it waits for anything else.
+"""A lock whose release was interrupted again and again is released by its thread before that waits for anything else.
 
-Python runs signal handlers at backward jumps too, and the loop that insists on releasing a lock has one: an interrupt
-there, after another one in the release itself, leaves the lock. A trace function raises at exactly these moments.
+Python runs signal handlers at backward jumps too, and each loop that insists on releasing a lock has one: interrupts
+at all of them, after another one in the release itself, leave the lock. A trace function raises at these very moments.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -17,6 +18,10 @@ from typing import Any
 import pytest
 
 import tailrace
+from tailrace.disk.commit import Committer
+from tailrace.disk.partition import Partition
+from tailrace.errors import LockedError
+from tests.faults.inject import Injector
 from tests.faults.storm import locks_held
 
 JUMP_BACKWARD = dis.opmap["JUMP_BACKWARD"]
@@ -25,24 +30,32 @@ JUMP_BACKWARD = dis.opmap["JUMP_BACKWARD"]
 class Last(KeyboardInterrupt):
     """An interrupt that begins to trace again when nobody refers to it any more: what a tracer raises ends it."""
 
-    def __init__(self, again: Callable[[], None]) -> None:
+    def __init__(self, again: Callable[[FrameType], None]) -> None:
         self.again = again
 
     def __del__(self) -> None:
-        self.again()
+        self.again(sys._getframe(1))
 
 
-class TwiceInterrupted:
-    """Interrupts a write, then the release of its lock, then the loop that would try again."""
+class Interrupted:
+    """Interrupts a write, then the release of its lock, then so many of the loops that would try again."""
 
-    def __init__(self, write: str, region: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, write: str, region: str, jumps: int) -> None:
+        self.monkeypatch = monkeypatch
+        self.owner = owner
         self.write = write
         self.region = region
-        self.frame: FrameType | None = None
+        self.jumps = jumps
         self.raised: list[str] = []
 
     def run(self, action: Callable[[], object]) -> None:
-        sys.setprofile(self._at_write)
+        def interrupted(*_given: object, **_named: object) -> None:
+            self.raised.append("the write")
+            raise Last(self._trace_again)
+
+        self.monkeypatch.setattr(self.owner, self.write, interrupted)
+        sys.setprofile(self._at_release)
+        sys.settrace(self._begin)
         try:
             action()
         except KeyboardInterrupt:
@@ -50,31 +63,29 @@ class TwiceInterrupted:
         finally:
             sys.setprofile(None)
             sys.settrace(None)
-            self.frame = None
-
-    def _at_write(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call" and frame.f_code.co_qualname == self.region:
-            self.frame = frame
-        if event == "call" and frame.f_code.co_qualname == self.write and self.frame is not None:
-            sys.settrace(self._at_release)
-            self.raised.append("the write")
-            raise Last(self._trace_again)
+            self.monkeypatch.undo()
 
     def _at_release(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call" and frame.f_code.co_name == "abandon":
+        if event == "call" and self.raised and frame.f_code.co_name == "abandon":
             self.raised.append("the release")
-            raise KeyboardInterrupt
+            raise Last(self._trace_again)
 
-    def _trace_again(self) -> None:
-        assert self.frame is not None
-        self.frame.f_trace = self._step
-        self.frame.f_trace_opcodes = True
-        sys.settrace(lambda *_: None)
+    def _begin(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        if frame.f_code.co_name == "insist" or frame.f_code.co_qualname == self.region:
+            frame.f_trace_opcodes = True
+            return self._step
+        return None
+
+    def _trace_again(self, frame: FrameType) -> None:
+        if self._begin(frame, "", None) is not None:
+            frame.f_trace = self._step
+            sys.settrace(self._begin)
 
     def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] == JUMP_BACKWARD:
-            self.raised.append("the backward jump")
-            raise KeyboardInterrupt
+        at_jump = event == "opcode" and frame.f_code.co_code[frame.f_lasti] == JUMP_BACKWARD
+        if at_jump and "the release" in self.raised and len(self.raised) < 2 + self.jumps:
+            self.raised.append(f"the jump in {frame.f_code.co_name}")
+            raise Last(self._trace_again)
         return self._step
 
 
@@ -85,9 +96,9 @@ def transact(log: tailrace.Log) -> None:
 
 
 WRITES = {
-    "append": ("Partition.write", "Store._append", lambda log: log.topic("left").append("dead", durable=False)),
-    "flush": ("Partition.settle", "Store.inside", lambda log: log.engine.store.flush()),
-    "transact": ("Committer._plan", "Committer.holding", transact),
+    "append": (Partition, "write", "Store._append", lambda log: log.topic("left").append("dead", durable=False)),
+    "flush": (Partition, "settle", "Store.inside", lambda log: log.engine.store.flush()),
+    "transact": (Committer, "_journal", "Committer.holding", transact),
 }
 
 
@@ -102,19 +113,27 @@ def log(tmp_path):
     log.close()
 
 
-def left_locked(log: tailrace.Log, kind: str) -> set[tuple[str, int]]:
+def left_locked(log: tailrace.Log, kind: str, monkeypatch: pytest.MonkeyPatch, jumps: int = 3) -> set[tuple[str, int]]:
     if kind == "flush":
         log.topic("left").append("not synced", durable=False)
-    write, region, action = WRITES[kind]
-    twice = TwiceInterrupted(write, region)
-    twice.run(lambda: action(log))
-    assert twice.raised == ["the write", "the release", "the backward jump"]
+    owner, write, region, action = WRITES[kind]
+    interrupted = Interrupted(monkeypatch, owner, write, region, jumps)
+    interrupted.run(lambda: action(log))
+    loops = ["insist", "insist", region.rpartition(".")[2]][:jumps]
+    assert interrupted.raised == ["the write", "the release", *[f"the jump in {name}" for name in loops]]
     return {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
 
 
+@pytest.mark.parametrize("jumps", [0, 1, 2])
 @pytest.mark.parametrize("kind", WRITES)
-def test_the_next_write_elsewhere_releases_it(log, kind):
-    assert left_locked(log, kind)
+def test_it_takes_an_interrupt_at_each_of_three_jumps_to_leave_a_lock(log, kind, jumps, monkeypatch):
+    assert not left_locked(log, kind, monkeypatch, jumps)
+    assert not log.engine.store.home.leaving
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_the_next_write_elsewhere_releases_it(log, kind, monkeypatch):
+    assert left_locked(log, kind, monkeypatch)
     log.topic("plain").append("on", durable=False)
     assert not {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
     log.topic("left").append("on")
@@ -122,8 +141,8 @@ def test_the_next_write_elsewhere_releases_it(log, kind):
 
 
 @pytest.mark.parametrize("kind", WRITES)
-def test_closing_does_not_wait_for_its_own_thread(log, kind):
-    assert left_locked(log, kind)
+def test_closing_does_not_wait_for_its_own_thread(log, kind, monkeypatch):
+    assert left_locked(log, kind, monkeypatch)
     # A third interrupt, at the end of the call: it is never counted out.
     log.engine.enter()
     began = time.monotonic()
@@ -148,3 +167,112 @@ def test_what_another_thread_notes_is_not_taken_from_its_holder(log):
     store.committer.holding(hold)
     log.topic("left").append("on")
     assert not store.home.leaving
+
+
+def test_a_wait_for_a_shared_commit_is_a_wait_as_well(log, monkeypatch):
+    """Whoever leads the commit may be waiting for the very lock that was left."""
+    assert left_locked(log, "append", monkeypatch)
+    queue = log.engine.store.queue
+    thread = threading.Thread(target=lambda: log.topic("left").append("led"))
+    thread.start()
+    while queue.leader is None:
+        time.sleep(0.001)
+    began = time.monotonic()
+    log.topic("plain").append("waited")
+    thread.join()
+    assert time.monotonic() - began < 4.0
+    assert [record.text for record in log.topic("left").read(last=1)] == ["led"]
+
+
+def test_a_wait_that_ended_without_the_lock_leaves_no_note(log):
+    """Else every later append of this process would go the long way round."""
+    store = log.engine.store
+    left = store.partition(log.engine.entry("left").slots[0])
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        over.wait(10)
+
+    thread = threading.Thread(target=lambda: store.inside(left, hold))
+    thread.start()
+    held.wait(10)
+    store.home.timeout = 0.05
+    with pytest.raises(LockedError):
+        log.topic("left").append("in vain", durable=False)
+    over.set()
+    thread.join()
+    log.topic("plain").append("on", durable=False)
+    assert not store.home.leaving
+    assert [record.text for record in log.topic("left").read()] == ["there"]
+
+
+def test_a_note_is_not_taken_back_while_somebody_has_the_lock(log, monkeypatch):
+    """It may be the holder's own, and is all that tells it to let go."""
+    assert left_locked(log, "append", monkeypatch)
+    store = log.engine.store
+    left = store.partition(log.engine.entry("left").slots[0])
+
+    def wait_in_vain() -> None:
+        with pytest.raises(LockedError):
+            store.inside(left, lambda: None, timeout=0.05)
+
+    thread = threading.Thread(target=wait_in_vain)
+    thread.start()
+    thread.join()
+    assert left.lock in store.home.leaving
+    log.topic("plain").append("on", durable=False)
+    assert not store.home.leaving
+    assert not {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+
+
+def test_an_interrupt_at_any_moment_leaves_a_note_or_a_free_lock(log):
+    """The note goes in the same moment as the lock itself."""
+    store = log.engine.store
+    left = store.partition(log.engine.entry("left").slots[0])
+    number = 0
+    while True:
+        number += 1
+        left.enter()
+        store.home.leaving[left.lock] = left
+        injector = Injector(number)
+        injector.run(left.lock.abandon)
+        assert left.lock.owned == (left.lock in store.home.leaving), injector.place
+        if left.lock.owned:
+            left.abandon()
+        if not injector.place:
+            break
+    assert number > 5
+
+
+def test_an_interrupt_while_a_note_is_taken_back_leaves_no_mutex(log):
+    """Others would wait for it until this thread writes again, and so would whoever waits for them."""
+    store = log.engine.store
+    left = store.partition(log.engine.entry("left").slots[0])
+    number = 0
+    while True:
+        number += 1
+        store.home.leaving[left.lock] = left
+        injector = Injector(number)
+        injector.run(left.lock.strike)
+        assert not left.lock.owned, injector.place
+        if not injector.place:
+            break
+    assert number > 3
+    assert not store.home.leaving
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupted_drop_leaves_no_lock(log):
+    """At any moment from its marks on: others would wait for the lock in vain, and could not resolve what was left."""
+    number = 0
+    while True:
+        number += 1
+        log.topic("brief").append("there", durable=False)
+        injector = Injector(number, "Partition.end_writing")
+        injector.run(log.topic("brief").drop)
+        if not injector.place:
+            break
+        left = {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+        assert not left, injector.place
+    assert number > 50

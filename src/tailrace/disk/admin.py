@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.disk.catalog import TopicEntry, encode, is_snapshot
+from tailrace.disk.commit import MAKE_ROOM
 from tailrace.disk.frame import prepare
 from tailrace.disk.partition import frames_size
 from tailrace.disk.recovery import remove_tree
@@ -21,6 +22,7 @@ from tailrace.disk.tails import (
     SAFE,
     SLOTS_WORD,
     UNRESOLVED_WORD,
+    beneath,
     word_of,
 )
 from tailrace.errors import (
@@ -108,7 +110,9 @@ class Admin:
             if max(offset, recorded) <= start:
                 return 0
             if store.tails.words[partition.word + PENDING]:
-                raise DiskFullError("The disk is full: an earlier commit has to be written to this partition first.")
+                raise DiskFullError(
+                    "The disk is full: an earlier commit has to be written to this partition first.", hint=MAKE_ROOM
+                )
             store.make_way([partition])
             if offset > partition.safe:
                 # Else a cut could give trimmed offsets to new records, which the trim would hide.
@@ -204,6 +208,7 @@ class Admin:
 
         A record that is written and never published is found by the next recovery all the same. So nothing may be
         acknowledged in between: whoever meets the marks makes sure that the record is gone, or that the topic is.
+        A commit that is on disk and waits for room in this topic does not hold it up, and is not shown here any more.
         """
 
         def change() -> None:
@@ -211,15 +216,17 @@ class Admin:
             entry = self._alive(topic_id)
             partitions = [store.partition(slot) for slot in entry.slots]
             words = store.tails.words
-            words[UNRESOLVED_WORD] = DROPPING
+            words[UNRESOLVED_WORD] = words[UNRESOLVED_WORD] or DROPPING
             for partition in partitions:
-                try:
-                    partition.lock.acquire()
-                    words[partition.word + DIRTY] = words[partition.word + DIRTY] or 1
-                    words[partition.word + PENDING] = DROPPING
-                    partition.end_writing()
-                finally:
-                    partition.abandon()
+                # Noted there, so that whatever interrupts this, the holder of the journal lock lets go of it.
+                store.committer.entered.append(partition)
+                partition.lock.acquire()
+                words[partition.word + DIRTY] = words[partition.word + DIRTY] or 1
+                # Over the mark of a commit that waits for room: if this drop never happens, it still has to be written.
+                words[partition.word + PENDING] = DROPPING - beneath(words[partition.word + PENDING])
+                partition.end_writing()
+                partition.abandon()
+                store.committer.entered.remove(partition)
             self._record({"op": "drop", "id": topic_id})
             for partition in partitions:
                 word = partition.word
@@ -231,14 +238,15 @@ class Admin:
                 store.partitions.pop(partition.slot, None)
                 store.opened.pop(partition.slot, None)
                 store.indexes.active.pop(partition.path, None)
-            words[UNRESOLVED_WORD] = 0
+            if not any(store.tails.column(PENDING, words[SLOTS_WORD])):
+                words[UNRESOLVED_WORD] = 0
             path = f"{store.path}/{entry.directory}"
             if store.files.stat(path) is not None:
                 remove_tree(store.files, path)
                 store.files.sync_directory(f"{store.path}/topics")
             store.tails.wake()
 
-        self._alone(change)
+        self._alone(change, freeing=True)
 
     def _alone(self, change: Callable[[], Result], *, freeing: bool = False) -> Result:
         """Run a change under the journal lock, on a catalog that is up to date.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Waiter:
     """One append that waits for the disk; it waits on a lock of its own, so that waking it wakes nobody else."""
 
-    __slots__ = ("error", "expect", "first", "frames", "partition", "thread", "turn")
+    __slots__ = ("error", "expect", "first", "frames", "left", "partition", "thread", "turn")
 
     def __init__(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> None:
         self.partition = partition
@@ -28,6 +28,8 @@ class Waiter:
         self.first = -1
         self.error: BaseException | None = None
         self.turn: threading.Lock | None = None
+        # Whether its call is over, however it ended: then it is neither committed nor given the lead.
+        self.left = False
 
     def wake(self) -> None:
         """Let its thread go on; may be repeated."""
@@ -45,9 +47,12 @@ class GroupCommit:
         self,
         commit: Callable[[list[Waiter]], None],
         commit_one: Callable[[Partition, Sequence[Prepared], int | None, bool], int],
+        let_go: Callable[[], None] | None = None,
     ) -> None:
         self.commit = commit
         self.commit_one = commit_one
+        # Releases what this thread left locked: whoever leads may be waiting for just that.
+        self.let_go = let_go
         # Reentrant: a signal handler may append while its own thread is in here.
         self.guard = threading.RLock()
         self.queue: list[Waiter] = []
@@ -57,6 +62,8 @@ class GroupCommit:
         self.leading_thread = 0
         # Who seemed to have left the lead behind at the last look.
         self.suspect: object = None
+        # What each leader has taken and not yet woken.
+        self.batches: dict[Waiter, list[Waiter]] = {}
 
     def submit(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> int:
         """Append and return the first offset once it is on disk."""
@@ -69,6 +76,8 @@ class GroupCommit:
             first = self._lead_alone(partition, frames, expect)
             if first is not None:
                 return first
+        if self.let_go is not None:
+            self.let_go()
         waiter = Waiter(partition, frames, expect)
         self._wait_or_lead(waiter)
         if waiter.error is not None:
@@ -117,8 +126,11 @@ class GroupCommit:
             if waiter.turn is not None:
                 waiter.turn.acquire()
             if self.leader is waiter:
+                self.batches[waiter] = batch
                 self._lead(batch)
         finally:
+            # A plain store, which no interrupt can come before: those that follow may keep it from leaving the line.
+            waiter.left = True
             # Inside a `try` from its first instruction on: an interrupt only delays it.
             while True:
                 try:
@@ -133,7 +145,7 @@ class GroupCommit:
         """Commit what is queued."""
         try:
             with self.guard:
-                batch += self.queue
+                batch += [waiter for waiter in self.queue if not waiter.left]
                 self.queue = []
             self.commit(batch)
         except BaseException as error:
@@ -150,14 +162,20 @@ class GroupCommit:
             if waiter in self.queue:
                 self.queue.remove(waiter)
         self._pass_on(waiter)
+        self._wake_served(waiter, batch)
+
+    def _wake_served(self, leader: Waiter, batch: Sequence[Waiter]) -> None:
         for served in batch:
-            if served is not waiter:
+            if served is not leader:
                 served.wake()
+        self.batches.pop(leader, None)
 
     def _pass_on(self, leader: object) -> None:
         """Let the first in the queue lead, if this one did, and wake whoever leads; may be repeated."""
         with self.guard:
             if self.leader is leader:
+                while self.queue and self.queue[0].left:
+                    self.queue.pop(0)
                 self.leading_thread = self.queue[0].thread if self.queue else 0
                 self.leader = self.queue[0] if self.queue else None
             following = self.leader
@@ -165,7 +183,10 @@ class GroupCommit:
             following.wake()
 
     def look(self) -> None:
-        """Take the lead from one who left it behind: called now and then, since nobody else would wake its waiters."""
+        """Do what a leader left undone: called now and then, since nobody else would wake those who wait for it."""
+        for served_by, batch in list(self.batches.items()):
+            if served_by.left:
+                self._wake_served(served_by, batch)
         leader = self.leader
         if leader is None or not self._is_left():
             self.suspect = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -45,15 +45,37 @@ def let_go(home: Home) -> None:
 
     Before this thread waits for any other lock: whoever holds that one may be waiting for what was left.
     """
+    if not home.leaving:
+        return
     rightly: set[object] = set()
     for frame in _regions():
         for holder in (frame.f_locals.get("self"), frame.f_locals.get("partition")):
             rightly.add(holder if isinstance(holder, DirectoryLock) else getattr(holder, "lock", None))
             rightly.update([each.lock for each in getattr(holder, "entered", ())])
     for lock, owner in list(home.leaving.items()):
-        # Another thread may have noted a lock that this one holds: it was interrupted while it waited for it.
-        if lock.owned and lock not in rightly:
+        # Another thread may have noted a lock that this one holds: its wait for it came to an end without it.
+        if not lock.owned:
+            lock.strike()
+        elif lock not in rightly:
             owner.abandon()
+
+
+def insist(abandon: Callable[[], object], error: BaseException) -> BaseException:
+    """Let go, whatever interrupts it; the last exception that did, else the one given.
+
+    Python looks for signals at backward jumps too, so a loop that tries again can be left by an interrupt that comes
+    right behind another one. Each further loop around it asks for one more, at exactly its own jump.
+    """
+    while True:
+        try:
+            while True:
+                try:
+                    abandon()
+                    return error
+                except KeyboardInterrupt as interrupt:
+                    error = interrupt
+        except KeyboardInterrupt as interrupt:
+            error = interrupt
 
 
 class DirectoryLock:
@@ -132,6 +154,7 @@ class DirectoryLock:
     def abandon(self) -> bool:
         """Let go by closing, whatever was interrupted; False when this thread holds nothing. Safe to repeat."""
         if not self.owned:
+            self.strike()
             return False
         while True:
             try:
@@ -140,12 +163,32 @@ class DirectoryLock:
             except KeyboardInterrupt:
                 continue
         self.held = False
+        self._free()
+        return True
+
+    def strike(self) -> None:
+        """Take back a note of this lock when nobody has it; as long as somebody has, it may be the holder's own.
+
+        A wait that ended without the lock was noted like any other exception. Appends go the long way round as long as
+        anything is noted.
+        """
+        if self not in self.leaving:
+            return
         try:
-            while True:
-                self.mutex.release()
-        except RuntimeError:
-            self.home.leaving.pop(self, None)
-            return True
+            if self.mutex.acquire(False):
+                self._free()
+        except KeyboardInterrupt as interrupt:
+            # Others wait for this mutex, some of them with the journal lock in hand.
+            raise insist(self._free, interrupt) from None
+
+    def _free(self) -> None:
+        """Let go of the mutex, however often this thread has it, together with the note that it has to."""
+        if not self.owned:
+            return
+        # No interrupt comes between these two: Python looks for signals after a call, not before it.
+        if self in self.leaving:
+            del self.leaving[self]
+        self.mutex._release_save()  # type: ignore[attr-defined]  # as threading.Condition does
 
     @property
     def owned(self) -> bool:
