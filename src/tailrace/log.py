@@ -240,14 +240,14 @@ class Log:
 
     def groups(self) -> list[GroupInfo]:
         """Every group: what it reads, who reads for it, how far behind it is."""
-        from tailrace import groups
+        from tailrace.groups import operating as groups
 
         with self._reading("Looking at the groups"):
             return groups.infos(self.engine)
 
     def group(self, name: str) -> GroupInfo:
         """One group; GroupNotFoundError when there is none of that name."""
-        from tailrace import groups
+        from tailrace.groups import operating as groups
 
         with self._reading("Looking at a group"):
             engine = self.engine
@@ -267,7 +267,7 @@ class Log:
 
         Members that are at work would overwrite them, so it is refused while there are any; `force` evicts them.
         """
-        from tailrace import groups
+        from tailrace.groups import operating as groups
 
         engine = self.engine if parse_flag(dry_run, "dry_run") else self.writing()
         with self._reading("Moving the cursors of a group"):
@@ -279,14 +279,14 @@ class Log:
 
     def evict_member(self, group: str, member: str) -> None:
         """Take the partitions of a stuck member away; the others read on, and what it commits later is refused."""
-        from tailrace import groups
+        from tailrace.groups import operating as groups
 
         with self._reading("Evicting a member"):
             groups.evict(self.writing(), validate_group_name(group), member)
 
     def drop_group(self, group: str, *, force: bool = False) -> None:
         """Forget a group with its cursors; refused while it has members at work, unless forced."""
-        from tailrace import groups
+        from tailrace.groups import operating as groups
 
         with self._reading("Dropping a group"):
             groups.drop(self.writing(), validate_group_name(group), force=parse_flag(force, "force"))
@@ -428,7 +428,10 @@ class Log:
                 raise
             failed = storage_error(error, f"Backing up {self.location} into {target}", target)
             if isinstance(failed, StorageError):
-                failed.hint = "The log is not changed, and a backup that was there before is whole; then run it again."
+                failed.hint = (
+                    f"The log is not changed, and a backup that was there before is whole; {failed.remedy}, "
+                    "then back up into the same directory again."
+                )
             raise failed from error
 
     @staticmethod
@@ -450,7 +453,13 @@ class Log:
         except OSError as error:
             if isinstance(error, TailraceError) or error in theirs:
                 raise
-            raise storage_error(error, "Restoring a log", target) from error
+            failed = storage_error(error, f"restoring a log into {target}", target)
+            if isinstance(failed, StorageError):
+                failed.hint = (
+                    f"The backup is not changed, and {target} is not a log yet; {failed.remedy}, then restore into the "
+                    "same directory again: it starts over."
+                )
+            raise failed from error
 
     def repair(self, *, dry_run: bool = False, progress: Callable[[int, int], None] | None = None) -> RepairReport:
         """Repair the log: this handle ends its producers and consumers, and opens the log anew at its next use.
@@ -535,8 +544,14 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except TailraceError as problem:
+            if error is None:
+                raise
+            # What ended the block comes first; that the close failed too is said beside it.
+            error.add_note(f"Closing the log failed as well: {problem}")
 
     def __del__(self) -> None:
         engine = getattr(self, "live", None)
@@ -684,7 +699,7 @@ def _not_opened(error: OSError, path: str) -> Exception:
     """The typed error for a directory that the operating system does not let us look into."""
     if isinstance(error, PermissionError):
         return OpenError(
-            f"{path} cannot be read: {error.strerror}.",
+            f"{error.filename or path} cannot be read: {error.strerror}.",
             hint="Nothing was changed; ask for permission to read the directory and its files.",
         )
     if error.errno in (ENAMETOOLONG, ELOOP):

@@ -363,13 +363,15 @@ class Topic:
     def route(self, engine: Engine) -> Route:
         """Where records go as the catalog stands now; the topic is created when there is none."""
         self.log.writing()
-        store = engine.store
         catalog = engine.refresh()
         offset = catalog.offset
         entry = catalog.by_name.get(self.name) or self._create(engine)
         if self.given and entry.id != self._matched:
             self._match(entry)
-        route = self._route
+        return self._route_to(engine, entry, offset)
+
+    def _route_to(self, engine: Engine, entry: TopicEntry, offset: int) -> Route:
+        route, store = self._route, engine.store
         if route is None or route.entry is not entry or route.store is not store:
             route = Route(store, offset, entry, self.log.durable)
             self._route = route
@@ -379,8 +381,12 @@ class Topic:
     def shape(self, engine: Engine) -> Shape:
         """What the topic is like, or would be once its first append creates it."""
         self.log.writing()
-        entry = engine.find(self.name)
-        settings = TopicSettings.from_user(**self.given) if entry is None else topic_settings(entry)
+        catalog = engine.refresh()
+        entry = catalog.by_name.get(self.name)
+        if entry is not None:
+            route = self._route_to(engine, entry, catalog.offset)
+            return Shape(route.count, route.hash, route.codec, route.maximum)
+        settings = TopicSettings.from_user(**self.given)
         codec = codec_of(settings.compress)
         return Shape(settings.partitions, HASHES[settings.partitioner], codec, settings.max_record_bytes)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tailrace.disk.frame import Prepared
-    from tailrace.duty import Enlisted
     from tailrace.engine import Engine
+    from tailrace.groups.duty import Enlisted
     from tailrace.intake import Intake
     from tailrace.log import Log
     from tailrace.routes import Shape
@@ -52,15 +52,19 @@ class Call(NamedTuple):
 class Share:
     """What a transaction adds to one partition: pieces of its calls, in their order."""
 
+    __slots__ = ("expect", "first", "index", "pieces", "size", "topic")
+
     def __init__(self, topic: Topic, index: int) -> None:
         self.topic = topic
         self.index = index
         self.pieces: list[tuple[Intake, int]] = []
         self.size = 0
         self.expect: int | None = None
+        # The offset of its first record, once it is committed.
+        self.first = 0
 
-    def add(self, call: Call, intake: Intake) -> range:
-        """Take in a piece; its place in the share."""
+    def add(self, call: Call, intake: Intake) -> int:
+        """Take in a piece; how many records of the share come before it."""
         if call.expect is not None:
             expect = call.expect - self.size
             if self.expect is not None and self.expect != expect:
@@ -70,14 +74,19 @@ class Share:
                     actual=self.expect + self.size,
                 )
             self.expect = expect
-        place = range(self.size, self.size + len(intake))
+        before = self.size
         self.pieces.append((intake, call.time))
-        self.size = place.stop
-        return place
+        self.size = before + len(intake)
+        return before
 
     def frames(self, shape: Shape) -> list[Prepared]:
         """The pieces as frames; neighbours that are Python records share them."""
-        frames: list[Prepared] = []
+        if len(self.pieces) == 1:
+            intake, time = self.pieces[0]
+            frames = intake.frames(time, shape.codec, shape.maximum)
+            check_group(frames)
+            return frames
+        frames = []
         for listed, pieces in groupby(self.pieces, lambda piece: isinstance(piece[0], Rows)):
             some = [*pieces]
             for intake, time in [(_joined(some), 0)] if listed and len(some) > 1 else some:
@@ -128,10 +137,11 @@ class Transaction:
         """Add one record; with `expect_offset` the whole commit depends on it getting that very offset."""
         now = self._engine.files.now_us()
         target = self._target(topic)
-        data = encode_value(value, json, key)
-        stored = encode_headers(headers)
+        data = value if type(value) is bytes and json is UNSET else encode_value(value, json, key)
+        stored = encode_headers(headers) if headers is not None else b""
         key = None if key is None else encode_data(key, "key")
-        check_sizes(len(data or b""), len(key or b""), self._maximum(target))
+        maximum = self._maxima.get(target.name) or self._maximum(target)
+        check_sizes(len(data or b""), len(key or b""), maximum)
         time = now if timestamp is None else parse_time(timestamp, "timestamp", now_us=now)
         expect = None if expect_offset is None else parse_count(expect_offset, "expect_offset")
         rows = Rows([data], None if key is None else [key], [stored] if stored else None)
@@ -225,11 +235,9 @@ class Transaction:
 
     def _maximum(self, topic: Topic) -> int:
         """The largest value of a topic, so that one too large is refused where it is added."""
-        maximum = self._maxima.get(topic.name)
-        if maximum is None:
-            entry = self.log.engine.find(topic.name)
-            found = VALUE_BYTES_MAX if entry is None else entry.settings.get("max_record_bytes", VALUE_BYTES_MAX)
-            maximum = self._maxima[topic.name] = int(found)
+        entry = self.log.engine.find(topic.name)
+        found = VALUE_BYTES_MAX if entry is None else entry.settings.get("max_record_bytes", VALUE_BYTES_MAX)
+        maximum = self._maxima[topic.name] = int(found)
         return maximum
 
     # The commit.
@@ -239,10 +247,8 @@ class Transaction:
         while True:
             engine.enter()
             try:
-                shapes = {
-                    topic.name: topic.shape(engine)
-                    for topic in {call.topic.name: call.topic for call in calls}.values()
-                }
+                topics = {call.topic.name: call.topic for call in calls}
+                shapes = {name: topic.shape(engine) for name, topic in topics.items()}
                 shares, places = self._share(calls, shapes)
                 frames = [share.frames(shapes[share.topic.name]) for share in shares]
                 # Only now are topics created, after everything that can be wrong was found.
@@ -256,7 +262,8 @@ class Transaction:
                     for share, each in zip(shares, frames, strict=True)
                 ]
                 writes += _cursor_writes(enlisted)
-                firsts = dict(zip(shares, self._transact(engine, writes, shares), strict=False))
+                for share, first in zip(shares, self._transact(engine, writes, shares), strict=False):
+                    share.first = first
                 break
             except TopicNotFoundError:
                 for cursors in enlisted:
@@ -267,15 +274,16 @@ class Transaction:
             finally:
                 engine.leave()
         for call, pieces in zip(calls, places, strict=True):
-            ranges = {
-                share.index: range(firsts[share] + place.start, firsts[share] + place.stop) for share, place in pieces
-            }
+            ranges = {}
+            for share, before, count in pieces:
+                first = share.first + before
+                ranges[share.index] = range(first, first + count)
             self.positions.append((call.topic.name, ranges))
 
     def _share(
         self, calls: list[Call], shapes: dict[str, Shape]
-    ) -> tuple[list[Share], list[list[tuple[Share, range]]]]:
-        """What goes to which partition, and for each call its places in the shares."""
+    ) -> tuple[list[Share], list[list[tuple[Share, int, int]]]]:
+        """What goes to which partition; for each call its shares, with what is before it there and its own count."""
         shares: dict[tuple[str, int], Share] = {}
         places = []
         for call in calls:
@@ -289,11 +297,12 @@ class Transaction:
                 parts = call.intake.by_partition(shape.count, shape.hash, partial(topic.sticky.next, shape.count))
             pieces = []
             for index, intake in parts.items():
-                if len(intake):
+                count = len(intake)
+                if count:
                     share = shares.get((topic.name, index))
                     if share is None:
                         share = shares[topic.name, index] = Share(topic, index)
-                    pieces.append((share, share.add(call, intake)))
+                    pieces.append((share, share.add(call, intake), count))
             places.append(pieces)
         if len(shares) > PARTICIPANTS_MAX:
             raise LimitError(

@@ -44,7 +44,7 @@ def test_hole(across_a_roll):
 
 
 def test_hole_without_the_rule(monkeypatch):
-    mutate(monkeypatch, Committer, "_plan", "if partition.state.safe < partition.state.end:", "if False:")
+    mutate(monkeypatch, Committer, "_without_hole", "if partition.state.safe < partition.state.end:", "if False:")
     finding = hole(False).cut()
     assert finding is not None
     assert finding.lost
@@ -155,7 +155,7 @@ def test_dirty_is_marked_before_publish():
 
 
 def test_dirty_marked_after_publish(monkeypatch):
-    mutate(monkeypatch, Committer, "_journal", "words[write.partition.word + DIRTY] = file.generation_number", "pass")
+    mutate(monkeypatch, Committer, "_journal", "words[partition.word + DIRTY] = generation", "pass")
     publish = Partition.publish_committed
 
     def late(self, state):
@@ -350,7 +350,7 @@ def test_a_dead_drop_that_nobody_overwrites(monkeypatch, when):
 
 
 def test_a_dead_drop_without_marks(monkeypatch):
-    mutate(monkeypatch, Admin, "drop", "words[partition.word + PENDING] = DROPPING", "pass")
+    mutate(monkeypatch, Admin, "drop", "words[partition.word + PENDING] = DROPPING", "_ = DROPPING")
     assert half_dropped("after") is not None
 
 

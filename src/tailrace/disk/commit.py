@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.disk.catalog import CATALOG_SLOT
-from tailrace.disk.frame import place
+from tailrace.disk.frame import place, place_one
 from tailrace.disk.generations import Generations
 from tailrace.disk.home import Home, is_untyped, storage_error
 from tailrace.disk.journal import (
@@ -19,13 +19,12 @@ from tailrace.disk.journal import (
     Part,
     Place,
 )
-from tailrace.disk.lock import DirectoryLock, Reentered
+from tailrace.disk.lock import DirectoryLock, Reentered, insist
 from tailrace.disk.partition import Partition, frames_size
 from tailrace.disk.segment import segment_name
 from tailrace.disk.staging import Write, stage
 from tailrace.disk.tails import (
     DIRTY,
-    DROPPING,
     END,
     FAILED,
     HAS_SEGMENT,
@@ -38,6 +37,8 @@ from tailrace.disk.tails import (
     UNRESOLVED_WORD,
     UNSYNCABLE,
     State,
+    beneath,
+    is_dropping,
     word_of,
 )
 from tailrace.errors import (
@@ -56,6 +57,19 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CHECKPOINT_SHARE = 0.75
+MAKE_ROOM = (
+    "Nothing of this call was kept and reading goes on; drop a topic, trim another partition or remove other files, "
+    "then try again."
+)
+JOURNAL_HAS_IT = (
+    "What was acknowledged is kept: transactions are on disk in the journal, and reading goes on; check the disk, "
+    "then see what to do with: tailrace doctor"
+)
+ONE_WRITE = "A commit adds several segments to a partition, or one write."
+
+# Made without the checks of their own constructors: a commit makes both for each of its partitions.
+_part: Callable[[type[Part], tuple[Any, ...]], Part] = tuple.__new__
+_state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
 
 class Committer:
@@ -86,14 +100,16 @@ class Committer:
 
         A partition may take several staged segments, one after another, and nothing else then.
         """
-        participants = len({write.partition.slot for write in writes})
-        if participants > PARTICIPANTS_MAX:
+        if len(writes) > PARTICIPANTS_MAX < (count := len({write.partition.slot for write in writes})):
             raise LimitError(
-                f"A commit over {participants} partitions is above the maximum of {PARTICIPANTS_MAX}; write in parts."
+                f"A commit over {count} partitions is above the maximum of {PARTICIPANTS_MAX}; write in parts."
             )
-        staged = self._stage_large(writes)
+        sizes = [0 if write.staged else frames_size(write.frames) for write in writes]
+        staged = self._stage_large(writes, sizes)
+        if staged is not writes:
+            sizes = [0 if write.staged else size for write, size in zip(staged, sizes, strict=True)]
         try:
-            firsts = self.holding(lambda: self._commit(staged))
+            firsts = self.holding(lambda: self._commit(staged, sizes))
         except BaseException:
             self._remove_staged(writes, staged)
             raise
@@ -112,9 +128,12 @@ class Committer:
         """Roll a dead commit forward or back."""
         self.holding(self.resolve_locked)
 
-    def checkpoint(self) -> None:
-        """Sync every partition that the journal still vouches for, then start a new generation."""
-        self.holding(self.checkpoint_locked)
+    def checkpoint(self) -> list[DurabilityError]:
+        """Sync every partition that the journal still vouches for, then start a new generation; what failed meanwhile.
+
+        A partition that cannot be synced loses nothing by it: the journal keeps what it has of it.
+        """
+        return self.holding(self.checkpoint_locked)
 
     def holding(self, action: Callable[[], Result]) -> Result:
         """Run an action under the journal lock; after any exception everything it held is closed."""
@@ -136,7 +155,7 @@ class Committer:
         self.home.leaving[self.lock] = self
         while True:
             try:
-                self.abandon()
+                error = insist(self.abandon, error)
                 break
             except KeyboardInterrupt as interrupt:
                 error = interrupt
@@ -173,13 +192,12 @@ class Committer:
 
     # A commit, step by step as docs/protocol.md numbers them.
 
-    def _stage_large(self, writes: Sequence[Write]) -> list[Write]:
+    def _stage_large(self, writes: Sequence[Write], sizes: Sequence[int]) -> Sequence[Write]:
         """Parts of 1 MiB and more become segments; so do the largest of the rest while they are too much."""
         inline_max = min(INLINE_BYTES_MAX, (self.home.tuning.journal_bytes - ENTRIES_AT) // 2)
         staged = []
-        sizes = [0 if write.staged else frames_size(write.frames) for write in writes]
         if sum(sizes) < min(ADOPT_BYTES_MIN, inline_max - len(writes) * 128):
-            return list(writes)
+            return writes
         for write, size in zip(writes, sizes, strict=True):
             staged.append(
                 write._replace(staged=stage(write.partition, write.frames)) if size >= ADOPT_BYTES_MIN else write
@@ -192,13 +210,12 @@ class Committer:
             room += size
         return staged
 
-    def _commit(self, writes: Sequence[Write]) -> list[int]:
+    def _commit(self, writes: Sequence[Write], sizes: Sequence[int]) -> list[int]:
         home, words = self.home, self.home.tails.words
         home.check_writable()
         if words[UNRESOLVED_WORD]:
             self.resolve_locked()
-        need = 256 + sum(128 + (0 if write.staged else frames_size(write.frames)) for write in writes)
-        file = self._ready(need)
+        file = self._ready(256 + 128 * len(writes) + sum(sizes))
         for _, partition in sorted({write.partition.slot: write.partition for write in writes}.items()):
             self._enter(partition)
         for write in writes:
@@ -206,87 +223,89 @@ class Committer:
                 write.partition.expect(write.expect)
             if write.guard is not None:
                 write.guard()
-        planned: list[tuple[Part, State]] = []
+        steps: list[tuple[Partition, Part, State]] = []
         states: dict[int, State] = {}
-        for write in writes:
-            part, after = self._plan(write, states.get(write.partition.slot))
-            states[write.partition.slot] = after
-            planned.append((part, after))
-        parts = [part for part, _ in planned]
-        for write, part in zip(writes, parts, strict=True):
-            if part.kind == WRITE:
-                write.partition.reserve(len(part.data))
-        self._journal(file, writes, parts)
-        pending, failed = self._apply(
-            [(write.partition, part, state) for write, (part, state) in zip(writes, planned, strict=True)]
-        )
+        firsts = []
+        for write, size in zip(writes, sizes, strict=True):
+            partition, before = write.partition, states.get(write.partition.slot)
+            part, after = self._adopted(write, before) if write.staged else self._placed(write, size, before)
+            firsts.append((before or partition.state).end)
+            states[partition.slot] = after
+            steps.append((partition, part, after))
+        self._journal(file, steps)
+        pending, failed = self._apply(steps)
         home.tails.wake()
         if pending or failed:
             raise CommittedNotVisibleError(
                 f"The commit is on disk, but {pending + failed} of its {len(states)} partitions cannot show it yet."
             )
-        return [part.end - write.span for write, part in zip(writes, parts, strict=True)]
+        return firsts
 
-    def _plan(self, write: Write, before: State | None) -> tuple[Part, State]:
-        """Decide where one part goes: what the journal says, and the state after it. Rolls, seals and closes holes.
+    def _adopted(self, write: Write, before: State | None) -> tuple[Part, State]:
+        """What the journal says of a staged segment, and the state after it. Seals what is before it.
 
         `before` is the state after an earlier part of the same commit in this partition.
         """
         partition, staged = write.partition, write.staged
-        if staged is not None and self.files.stat(f"{partition.path}/{staged.name}") is None:
+        assert staged is not None
+        if self.files.stat(f"{partition.path}/{staged.name}") is None:
             raise StorageError(f"The staged segment {staged.name} is gone.", path=partition.path)
-        if before is not None:
-            if staged is None or before.active:
-                raise ValueError("A commit adds several segments to a partition, or one write.")
-            state = before
-        else:
-            if staged is not None:
-                partition.seal()
-            else:
-                partition.make_room(frames_size(write.frames))
-            if partition.state.safe < partition.state.end:
-                # A commit behind unsynced bytes would be unreachable after a power cut takes those away.
-                partition.sync()
-            state = partition.state
-        if staged is not None:
-            after = State(
-                state.end + staged.span, state.end, staged.position, staged.chain, HAS_SEGMENT | SEALED, staged.salt,
-                staged.position, staged.chain, staged.last, state.safe, state.start,
-            )  # fmt: skip
-            data = staged.name.encode()
-            part = Part(
-                ADOPT,
-                partition.slot,
-                partition.incarnation,
-                after.base,
-                after.salt,
-                after.position,
-                after.end,
-                after.chain,
-                after.last,
-                data,
-            )
-            return part, after
-        placed = place(write.frames, state.end - state.base, state.chain)
-        end, base, position, _, flags, salt, synced, synced_chain, _, safe, start = state
-        end, last, chain = end + placed.span, position + placed.last, placed.chain
-        data = b"".join(placed.buffers)
-        part = Part(WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data)
+        state = before
+        if state is None:
+            partition.seal()
+            state = self._without_hole(partition)
+        elif state.active:
+            raise ValueError(ONE_WRITE)
         after = State(
-            end, base, position + placed.size, chain, flags, salt, synced, synced_chain, last, safe, start
+            state.end + staged.span, state.end, staged.position, staged.chain, HAS_SEGMENT | SEALED, staged.salt,
+            staged.position, staged.chain, staged.last, state.safe, state.start,
+        )  # fmt: skip
+        part = Part(
+            ADOPT, partition.slot, partition.incarnation, after.base, after.salt, after.position, after.end,
+            after.chain, after.last, staged.name.encode(),
         )  # fmt: skip
         return part, after
 
-    def _journal(self, file: JournalFile, writes: Sequence[Write], parts: Sequence[Part]) -> None:
+    def _placed(self, write: Write, size: int, before: State | None) -> tuple[Part, State]:
+        """What the journal says of frames, with room for them, and the state after them. Rolls where that is due."""
+        partition, frames = write.partition, write.frames
+        if before is not None:
+            raise ValueError(ONE_WRITE)
+        partition.make_room(size)
+        state = self._without_hole(partition)
+        end, base, position, chain, flags, salt, synced, synced_chain, _, safe, start = state
+        last = position
+        if len(frames) == 1:
+            data, chain = place_one(frames[0], end - base, chain)
+            end += frames[0].span
+        else:
+            placed = place(frames, end - base, chain)
+            data, chain = b"".join(placed.buffers), placed.chain
+            end, last = end + placed.span, position + placed.last
+        partition.reserve(size)
+        part = _part(Part, (WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data))
+        after = (end, base, position + size, chain, flags, salt, synced, synced_chain, last, safe, start)
+        return part, _state(State, after)
+
+    def _without_hole(self, partition: Partition) -> State:
+        """The state of a partition whose bytes are all on disk."""
+        if partition.state.safe < partition.state.end:
+            # A commit behind unsynced bytes would be unreachable after a power cut takes those away.
+            partition.sync()
+        return partition.state
+
+    def _journal(self, file: JournalFile, steps: Sequence[tuple[Partition, Part, State]]) -> None:
         """Mark every participant, write the entry, sync it: the commit point."""
         words = self.home.tails.words
-        lsn = file.place.lsn
+        lsn, generation = file.place.lsn, file.generation_number
+        parts = [part for _, part, _ in steps]
         adopted = [part.salt for part in parts if part.kind == ADOPT]
         self.named.update(adopted)
         words[UNRESOLVED_WORD] = lsn
-        for write in writes:
-            words[write.partition.word + DIRTY] = file.generation_number
-            words[write.partition.word + PENDING] = lsn
+        for partition, _, _ in steps:
+            words[partition.word + DIRTY] = generation
+            words[partition.word + PENDING] = lsn
+        self.journal.changing()
         try:
             position, chain = file.write_entry(parts)
         except OSError as error:
@@ -298,8 +317,8 @@ class Committer:
                     errno=error.errno,
                     path=file.path,
                 ) from error
-            for write in writes:
-                words[write.partition.word + PENDING] = 0
+            for partition, _, _ in steps:
+                words[partition.word + PENDING] = 0
             words[UNRESOLVED_WORD] = 0
             self.named.difference_update(adopted)
             raise storage_error(error, "writing to the journal", file.path) from error
@@ -311,6 +330,7 @@ class Committer:
             raise
         self.own_lsn = lsn
         file.place = Place(position, chain, lsn + 1)
+        self.journal.changed()
 
     def _apply(self, steps: Sequence[tuple[Partition, Part, State]]) -> tuple[int, int]:
         """Write what the journal holds into the segments and publish it; how many partitions wait, how many failed."""
@@ -381,10 +401,11 @@ class Committer:
         self.home.check_writable()
         lsn = words[UNRESOLVED_WORD]
         marks = self.home.tails.column(PENDING, words[SLOTS_WORD])
-        dropping = [slot for slot, mark in enumerate(marks) if mark == DROPPING]
+        dropping = [slot for slot, mark in enumerate(marks) if is_dropping(mark)]
         if dropping:
             self._settle_drop(dropping)
-        slots = [slot for slot, mark in enumerate(marks) if mark and mark != DROPPING]
+            marks = self.home.tails.column(PENDING, words[SLOTS_WORD])
+        slots = [slot for slot, mark in enumerate(marks) if mark]
         if slots:
             entry = self.journal.find(lsn)
             partitions = {}
@@ -425,7 +446,8 @@ class Committer:
                 words[word + FAILED] = UNSYNCABLE
             elif dropped:
                 words[word + INCARNATION] = 0
-            words[word + PENDING] = 0
+            # A topic that stays has yet to get what a commit left for it, when there was no room.
+            words[word + PENDING] = 0 if dropped else beneath(words[word + PENDING])
             if dropped:
                 words[word + DIRTY] = 0
                 words[word + SAFE] = words[word + END]
@@ -461,7 +483,9 @@ class Committer:
         self.home.tails.wake()
         if pending:
             # The caller's own write was not begun, so this is not its CommittedNotVisibleError.
-            raise DiskFullError("The disk is full: an earlier commit has to be written to its partitions first.")
+            raise DiskFullError(
+                "The disk is full: an earlier commit has to be written to its partitions first.", hint=MAKE_ROOM
+            )
 
     def _repeat(self, entry: Entry) -> int:
         """Write a dead committer's entry as the first of a new file: it alone may be neither trusted nor rewritten.
@@ -475,6 +499,7 @@ class Committer:
                 self.journal.start(file, first, following, entry.lsn)
             else:
                 file = self.journal.new_file(file.number + 1, following, entry.lsn)
+            self.journal.changing()
             try:
                 position, chain = file.write_entry(entry.parts)
             except OSError as error:
@@ -486,6 +511,7 @@ class Committer:
             raise
         self.own_lsn = entry.lsn
         file.place = Place(position, chain, entry.lsn + 1)
+        self.journal.changed()
         return following
 
     def _state_after(self, partition: Partition, part: Part) -> State:
@@ -502,18 +528,19 @@ class Committer:
             )
         return state._replace(end=part.end, position=part.position + len(part.data), chain=part.chain, last=part.last)
 
-    def checkpoint_locked(self) -> None:
+    def checkpoint_locked(self) -> list[DurabilityError]:
         """Sync what the journal vouches for and move its generation; a failed dirty slot pins its file."""
+        failures: list[DurabilityError] = []
         words = self.home.tails.words
         self.home.check_writable()
         if words[UNRESOLVED_WORD]:
             self.resolve_locked()
         pinned = []
         for slot, mark in enumerate(self.home.tails.column(DIRTY, words[SLOTS_WORD])):
-            if mark and not self._settle(slot):
+            if mark and not self._settle(slot, failures):
                 pinned.append(mark)
         if not self.journal.exist():
-            return
+            return failures
         file = self.journal.newest()
         first, generation = file.first_generation, file.generation_number
         if any(mark >= first for mark in pinned):
@@ -523,9 +550,10 @@ class Committer:
         if not pinned:
             self.journal.remove_older()
         self.home.tails.sync()
+        return failures
 
-    def _settle(self, slot: int) -> bool:
-        """Sync one dirty partition; False when it failed, now or earlier."""
+    def _settle(self, slot: int, failures: list[DurabilityError]) -> bool:
+        """Sync one dirty partition; False when it failed, earlier or now, which is noted."""
         partition = self.locate(slot)
         if partition is None or not partition.alive:
             return True
@@ -535,7 +563,9 @@ class Committer:
         self._enter(partition)
         try:
             partition.settle()
-        except DurabilityError:
+        except DurabilityError as error:
+            error.hint = JOURNAL_HAS_IT
+            failures.append(error)
             partition.abandon()
             self.entered.remove(partition)
             return False

@@ -16,6 +16,7 @@ from tailrace.disk.journal import (
     restore_names,
 )
 from tailrace.disk.partition import salted
+from tailrace.disk.tails import CHANGES_WORD, WORD_MAX
 from tailrace.errors import CorruptionError, DurabilityError
 
 if TYPE_CHECKING:
@@ -32,9 +33,29 @@ class Generations:
         self.file: JournalFile | None = None
         # The header this process synced last: others' headers are written again before the first entry follows them.
         self.own_header: tuple[int, int, int] = (0, 0, 0)
+        # How many changes of the journal were counted when `file` was looked at or written to last.
+        self.seen = -1
+
+    def changing(self) -> None:
+        """Count a change of the journal, before it is made: whoever counted less reads again what is there."""
+        self.seen = -1
+        words = self.home.tails.words
+        words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX
+
+    def changed(self) -> None:
+        """The change that was counted is made, and `file` knows all about it."""
+        self.seen = self.home.tails.words[CHANGES_WORD]
 
     def newest(self) -> JournalFile:
         """The newest journal file, created if there is none, with the entries of others followed."""
+        file = self.file
+        if file is not None and self.seen == self.home.tails.words[CHANGES_WORD]:
+            return file
+        file = self._look()
+        self.changed()
+        return file
+
+    def _look(self) -> JournalFile:
         file = self.file
         numbers: list[int] = []
         if file is None or not self._is_newest(file):
@@ -85,6 +106,8 @@ class Generations:
             previous.close()
 
     def new_file(self, number: int, generation: int, lsn: int) -> JournalFile:
+        """A new file with its first generation."""
+        self.changing()
         self.close()
         file = JournalFile(self.files, self.directory, number, self.home.log_id)
         try:
@@ -105,6 +128,7 @@ class Generations:
 
     def start(self, file: JournalFile, first: int, generation: int, lsn: int) -> None:
         """Write a header and make it and its file's name durable."""
+        self.changing()
         salt = salted(self.files)
         try:
             file.write_generation(first, generation, salt, lsn)
@@ -117,6 +141,7 @@ class Generations:
             self.close()
             raise
         self.own_header = (file.number, generation, salt)
+        self.changed()
 
     def make_sure(self, file: JournalFile) -> None:
         """Write a header again that another process wrote and nobody is known to have synced."""
@@ -124,6 +149,7 @@ class Generations:
         assert generation is not None
         key = (file.number, generation.generation, generation.salt)
         if file.place.position == ENTRIES_AT and key != self.own_header:
+            self.changing()
             try:
                 file.write_generation(generation.first, generation.generation, generation.salt, generation.lsn)
                 # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
@@ -137,8 +163,11 @@ class Generations:
                 self.close()
                 raise
             self.own_header = key
+            self.changed()
 
     def close(self) -> None:
+        """Give the descriptor back; the next one to ask looks again."""
+        self.seen = -1
         if self.file is not None:
             file, self.file = self.file, None
             file.close()

@@ -92,9 +92,11 @@ def pack_parts(parts: Sequence[Part]) -> bytes:
     """An entry's payload."""
     pieces = []
     for kind, slot, incarnation, base, salt, position, end, chain, last, data in parts:
-        pieces.append(PART.pack(kind, slot, incarnation, base, salt, position, end, chain, len(data), last))
+        length = len(data)
+        pieces.append(PART.pack(kind, slot, incarnation, base, salt, position, end, chain, length, last))
         pieces.append(data)
-        pieces.append(bytes(-len(data) & 7))
+        if length & 7:
+            pieces.append(bytes(-length & 7))
     return b"".join(pieces)
 
 

@@ -518,7 +518,7 @@ class Partition:
                 # A name whose sync failed counts as synced: only a new one is sure to reach the medium.
                 files.remove_file(path)
             self.descriptor = files.open(path, exclusive=True)
-            files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created), 0)
+            files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created, state.end), 0)
             files.sync_data(self.descriptor)
             files.sync_directory(self.path)
         except OSError as error:
@@ -644,6 +644,8 @@ class Partition:
 
 def frames_size(frames: Sequence[Prepared]) -> int:
     """Bytes that a run of frames takes in a segment."""
+    if len(frames) == 1:
+        return FRAME_HEADER_BYTES + len(frames[0].body) + 7 & ~7
     return sum([frame.size for frame in frames])
 
 

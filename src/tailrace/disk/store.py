@@ -13,7 +13,7 @@ from tailrace.disk.frame import HEADER_BYTES, MORE, Prepared
 from tailrace.disk.gauges import Gauges
 from tailrace.disk.groupcommit import GroupCommit, Waiter
 from tailrace.disk.home import Home, is_untyped, storage_error
-from tailrace.disk.lock import Reentered, let_go
+from tailrace.disk.lock import Reentered, insist, let_go
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
 from tailrace.disk.reader import Indexes, Reader
@@ -23,6 +23,7 @@ from tailrace.errors import (
     ClosedError,
     CommittedNotVisibleError,
     CorruptionError,
+    DiskFullError,
     DurabilityError,
     LimitError,
     LockedError,
@@ -76,7 +77,7 @@ class Store:
         self.gone = False
         self.catalog_partition = self._partition(CATALOG_PLACE)
         self.committer = Committer(self.home, self.locate, self.is_dropped)
-        self.queue = GroupCommit(self._commit_group, self._append)
+        self.queue = GroupCommit(self._commit_group, self._append, self.let_go)
         self.flusher = Flusher(tuning.flush_seconds, files.monotonic, self.flush_quietly)
         self.checkpointed = files.monotonic()
         # Called after every round of the flusher, in its thread; it returns at once.
@@ -86,11 +87,19 @@ class Store:
         try:
             self.refresh()
             if self.writable and self.tails.words[UNRESOLVED_WORD]:
-                self.committer.resolve()
+                self._resolve_if_room()
         except BaseException:
             self.closed = True
             self._give_back()
             raise
+
+    def _resolve_if_room(self) -> None:
+        """Resolve what a dead commit left; on a full disk whoever needs its partitions tries again."""
+        try:
+            self.committer.resolve()
+        except DiskFullError:
+            # The log has to be opened to make room in it.
+            return
 
     # Who is there.
 
@@ -179,6 +188,9 @@ class Store:
 
     def reader(self, partition: Partition, *, mapped: bool = False) -> Reader:
         """A new reader of one partition."""
+        if not partition.end and not partition.alive:
+            # A slot that was cleared would show a partition without records.
+            self._check_dropped(partition)
         return Reader(partition, self.indexes, mapped=mapped)
 
     # Writing.
@@ -267,7 +279,7 @@ class Store:
             self.home.leaving[partition.lock] = partition
             while True:
                 try:
-                    partition.abandon()
+                    error = insist(partition.abandon, error)
                     break
                 except KeyboardInterrupt as interrupt:
                     error = interrupt
@@ -301,7 +313,7 @@ class Store:
             self.home.leaving[partition.lock] = partition
             while True:
                 try:
-                    partition.abandon()
+                    error = insist(partition.abandon, error)
                     break
                 except KeyboardInterrupt as interrupt:
                     error = interrupt
@@ -319,14 +331,19 @@ class Store:
         else:
             raise error
 
-    def _check_dropped(self, partition: Partition, error: TopicNotFoundError) -> None:
+    def _check_dropped(self, partition: Partition, error: TopicNotFoundError | None = None) -> None:
         """Refuse a slot that says its topic was dropped, when it was not: trying again would never end."""
         place = self.refresh().place(partition.slot)
         if place is not None and place.incarnation == partition.incarnation:
             # A drop is in the catalog before the slot shows it.
+            block = self.tails.read_block(partition.slot)
+            known = block is not None and block[2] == partition.incarnation
             raise CorruptionError(
                 "The tails say that the topic was dropped, the catalog says that it was not",
+                topic=self.catalog.by_id[place.topic_id].name,
                 partition=partition.index,
+                first=max(place.trim, block[1].start) if block is not None and known else place.trim,
+                last=max(block[1].end, 1) - 1 if block is not None and known else None,
                 path=self.tails.path,
             ) from error
 
@@ -500,7 +517,8 @@ class Store:
             now = self.files.monotonic()
             if now - self.checkpointed > self.home.tuning.checkpoint_seconds:
                 self.checkpointed = now
-                self.checkpoint()
+                for error in self.checkpoint():
+                    raise error
         except (TailraceError, OSError):
             if gauges is not None:
                 gauges.failed()
@@ -518,16 +536,28 @@ class Store:
             return False
         return here is None or (here.device, here.inode) != (there.device, there.inode)
 
-    def checkpoint(self) -> None:
-        """Empty the journal, when anything is in it, and move the durable floor of every partition."""
+    def checkpoint(self) -> list[DurabilityError]:
+        """Empty the journal, when anything is in it, and move every durable floor; what could not be synced."""
         if any(self.tails.column(DIRTY, self.tails.slots())):
-            self.committer.checkpoint()
-        else:
-            try:
-                self.tails.sync()
-            except OSError as error:
-                # Only the quality of damage reports depends on it, but a disk that fails is not passed over in silence.
-                raise storage_error(error, "syncing the tails", self.path) from error
+            return self.committer.checkpoint()
+        try:
+            self.tails.sync()
+        except OSError as error:
+            # Only the quality of damage reports depends on it, but a disk that fails is not passed over in silence.
+            raise storage_error(error, "syncing the tails", self.path) from error
+        return []
+
+    def _finish(self) -> None:
+        """The checkpoint of a close: nobody comes after it who could be told what failed, now or in the background."""
+        failures = self.checkpoint()
+        if failures:
+            raise failures[0]
+        lost = [each for each in list(self.opened.values()) if each.alive and each.failed and each.safe < each.end]
+        if lost:
+            raise DurabilityError(
+                f"{len(lost)} partitions hold records that could not be synced: a sync failed there earlier.",
+                path=lost[0].path,
+            )
 
     def sync(self) -> None:
         """Everything appended so far, by anyone and at any level, is on disk when this returns."""
@@ -547,7 +577,7 @@ class Store:
         self.flusher.stop()
         error: Exception | None = None
         if self.writable:
-            for step in (self.flush, self.checkpoint):
+            for step in (self.flush, self._finish):
                 try:
                     step()
                 except (StorageError, LockedError, CorruptionError) as problem:

@@ -32,13 +32,16 @@ LOG_FAILED_WORD = 72 // 8
 UNRESOLVED_WORD = 80 // 8
 SLOTS_WORD = 88 // 8
 WATCHED_WORD = 96 // 8
+CHANGES_WORD = 104 // 8
 WAKE_POSITION = 128
 
 # Values of the word `failed`: a sync failed, or what is stored is not what the state says.
 UNSYNCABLE, DAMAGED = 1, 2
 
-# Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number.
-DROPPING = (1 << 64) - 1
+# Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number. When a
+# commit has to be written there first, its number is subtracted from this in `pending`, and stays in `unresolved`.
+WORD_MAX = (1 << 64) - 1
+DROPPING = WORD_MAX
 
 HAS_SEGMENT = 1
 SEALED = 2
@@ -55,6 +58,16 @@ _CRC = struct.Struct("<I")
 _SLOT = struct.Struct("<4Q32x" + 2 * "QQ44xI8xQQQ")
 # Bound once: a block is packed for every append.
 _pack_head, _pack_rest, _pack_crc = BLOCK_HEAD.pack, BLOCK_REST.pack, _CRC.pack
+
+
+def is_dropping(mark: int) -> bool:
+    """Whether the word `pending` says that the topic is being dropped."""
+    return mark > WORD_MAX >> 1
+
+
+def beneath(mark: int) -> int:
+    """The number of the commit that is pending in a slot, whether or not its topic is being dropped; 0 for none."""
+    return DROPPING - mark if is_dropping(mark) else mark
 
 
 class State(NamedTuple):
