@@ -355,7 +355,7 @@ def layouts() -> dict[str, str]:
 def test_the_byte_tables_are_those_of_the_code():
     from tailrace.disk import frame, journal, segment, tails
 
-    words = "QQQQQ"  # ready, log_failed, unresolved, slots, watched
+    words = "QQQQQQ"  # ready, log_failed, unresolved, slots, watched, changes
     state = tails.State(*range(101, 112))
     shown = {name: layout for name, layout in layouts().items() if not name.startswith("Stats")}
     block = list(struct.unpack(shown.pop("Tails 2"), tails.pack_block(7, state, 99)))

@@ -565,7 +565,9 @@ def test_a_missing_segment(path):
     first, second, *_ = segments(path)
     second.unlink()
     found = only(path, "damaged-range")
-    assert "does not join" in found.what
+    assert "the segment is missing" in found.what
+    assert str(second) in found.what
+    assert str(first) not in found.what
     first.unlink()
     assert "a segment is missing" in only(path, "damaged-range").what
 
@@ -631,9 +633,60 @@ def test_a_repair_of_identity_catalog_and_journal(path):
         flip(journal, position)
     assert "journal-damaged" not in repaired(path, "journal-damaged")
     flip(next(iter(path.glob("catalog/*.seg"))), 100)
-    assert "catalog-damaged" not in repaired(path, "catalog-damaged")
+    # The settings of a topic are lost with their record.
+    assert "catalog-damaged" not in repaired(path, "catalog-damaged", lost=True)
     with tailrace.open(path) as log:
         assert log.topic("orders").read().count() > 300
+
+
+def test_segments_under_each_others_names(path):
+    fill(path, segments=4)
+    first, second, *_ = segments(path)
+    kept = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(kept)
+    assert "says that its first record is" in only(path, "damaged-range").what
+    assert repaired(path, "damaged-range") == []
+    with tailrace.open(path) as log:
+        assert [record.value[:6] for record in log.topic("orders").read()] == [b"%06d" % each for each in range(400)]
+
+
+def test_a_slot_that_was_cleared(path):
+    fill(path)
+    fill(path, "other")
+    with (path / "tails").open("r+b") as file:
+        file.seek(4096 + 256)
+        file.write(bytes(256))
+    assert only(path, "tails-damaged").damage
+    assert "orders[0]" in only(path, "tails-damaged").what
+    assert repaired(path, "tails-damaged") == []
+    with tailrace.open(path) as log:
+        assert log.topic("orders").read().count() == 300
+
+
+def test_a_topic_that_is_dropped_is_not_taken_for_damage(path):
+    fill(path)
+    with tailrace.open(path, "r") as reader:
+        with tailrace.open(path) as log:
+            log.topic("orders").drop()
+        assert [each for each in reader.doctor() if each.damage] == []
+
+
+def test_a_repair_that_was_interrupted(path, monkeypatch):
+    fill(path, segments=4)
+    flip(segments(path)[1], -20)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tailrace.disk.repair.write.Mender.mend", die)
+        with pytest.raises(KeyboardInterrupt):
+            tailrace.repair(path)
+    found = {each.code: each for each in diagnose(path)}
+    assert "repair.unfinished" in found["repair-unfinished"].what
+    shell(f"{found['repair-unfinished'].run} -y")
+    assert "repair-unfinished" not in codes(path)
 
 
 # Leftovers, namespaces, quoting.

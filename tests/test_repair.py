@@ -14,7 +14,7 @@ import pytest
 import tailrace
 from tailrace import Log, bulk
 from tailrace.disk.files import Files
-from tailrace.disk.frame import HEADER, VERSION, crc32c
+from tailrace.disk.frame import HEADER, VERSION, crc32c, place, prepare
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.segment import HEADER_BYTES, parse_header, salt_chain, walk
 from tailrace.disk.tails import BLOCK_A, BLOCK_B, FAILED, UNSYNCABLE, word_of
@@ -245,12 +245,35 @@ def no_identity(path: Path) -> set[int]:
     return set()
 
 
+def exchange(*files: Path) -> None:
+    """Give every file the name of the next one."""
+    kept = [file.read_bytes() for file in files]
+    for file, data in zip(files, [kept[-1], *kept[:-1]], strict=True):
+        file.write_bytes(data)
+
+
+def exchanged_segments(path: Path) -> set[int]:
+    """Both hold as many records, so that everything joins."""
+    exchange(*segments(path)[:2])
+    return set()
+
+
+def exchanged_with_the_newest(path: Path) -> set[int]:
+    exchange(*segments(path)[1:])
+    return set()
+
+
+def a_segment_over_another(path: Path) -> set[int]:
+    segments(path)[1].write_bytes(segments(path)[0].read_bytes())
+    return set(range(28, 56))
+
+
 DAMAGES: list[Callable[[Path], set[int]]] = [
     a_header_byte, a_body_byte, a_run_of_bytes, several_ranges, the_active_segment, a_footer, no_footer,
     a_segment_header, header_of_the_active_segment, a_missing_segment, the_first_segment_missing,
     the_last_segment_missing, every_segment_missing, a_file_cut_short, an_empty_file, zeros, both_state_blocks,
     a_sync_that_failed, a_file_behind_the_end, a_segment_of_another_partition, no_topics, no_journal, the_identity,
-    no_identity,
+    no_identity, exchanged_segments, exchanged_with_the_newest, a_segment_over_another,
 ]  # fmt: skip
 
 
@@ -329,17 +352,81 @@ def test_a_group_of_frames_is_kept_in_part(tmp_path):
         assert readable(log, "big") == [offset for offset in range(7) if offset not in lost]
 
 
-def test_without_tails_a_copy_of_what_may_be_records_is_kept(path):
+def lose_the_tails(path: Path) -> None:
+    (path / "tails").unlink()
+
+
+def garble_the_tails(path: Path) -> None:
+    flip(path / "tails", 0, 64)
+
+
+def garble_a_slot(path: Path) -> None:
+    """Both blocks of the only partition, in tails that are of another boot."""
+    flip(path / "tails", 0x1100 + 64, 192)
+    flip(path / "tails", 16, 16)
+
+
+@pytest.mark.parametrize("lose", [lose_the_tails, garble_the_tails, garble_a_slot])
+def test_without_tails_what_stands_behind_damage_is_not_written_over(path, lose):
+    """An open leaves it where it is, read-only: what lies behind may have been acknowledged."""
     file = segments(path)[-1]
     flip(file, frames(file)[5][0] + 8)
     content = file.read_bytes()
-    (path / "tails").unlink()
-    assert any("orders[0]" in note for note in tailrace.repair(path, dry_run=True).notes)
-    report = tailrace.repair(path)
-    assert any("leftovers" in note for note in report.notes)
-    assert content in [Path(each).read_bytes() for each in report.quarantine]
+    lose(path)
+    planned = tailrace.repair(path, dry_run=True)
+    assert [(each.first, each.last) for each in planned.lost] == [(89, 89)]
+    for mode in ("r", "a", "a"):
+        with tailrace.open(path, mode=mode) as log:
+            assert log.topic("orders").offsets()[0].latest == COUNT
+            with pytest.raises(CorruptionError) as caught:
+                list(log.topic("orders").read())
+            assert (caught.value.first, caught.value.last) == (89, 89)
+            assert readable(log) == [offset for offset in range(COUNT) if offset != 89]
     with tailrace.open(path) as log:
-        assert log.topic("orders").offsets()[0].latest == 89
+        with pytest.raises(CorruptionError, match="read-only"):
+            log.topic("orders").append(b"over it")
+        assert "damaged-partition" in [each.code for each in log.doctor()]
+    assert file.read_bytes() == content
+    check(path, {89})
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_without_tails_a_write_that_was_cut_off_is_no_damage(path, first):
+    """Nothing whole lies behind it, or only what a dead writer left where others wrote since."""
+    file = segments(path)[-1]
+    places = frames(file)
+    data = bytearray(file.read_bytes())
+    if first:
+        flip(file, places[-1][0] + 8)
+    else:
+        # Its chain does not fit there, and no offset is missing before it.
+        left = place(prepare([b"left"], None, None, 1), COUNT - 84, 4711)
+        whole = b"".join(left.buffers)
+        data[places[-1][1] : places[-1][1] + len(whole)] = whole
+        file.write_bytes(data)
+    lose_the_tails(path)
+    kept = COUNT - 1 if first else COUNT
+    with tailrace.open(path) as log:
+        assert log.topic("orders").append(b"next").offset == kept
+        assert log.verify().ok
+
+
+def test_without_tails_damage_in_the_catalog_is_named(path):
+    """Topics whose creation stands behind it are not taken for dropped, and their files stay."""
+    with tailrace.open(path) as log:
+        log.topic("later").append(b"kept")
+        log.topic("last").append(b"kept")
+    flip(catalog(path), frames(catalog(path))[1][0] + 90)
+    lose_the_tails(path)
+    with pytest.raises(CorruptionError, match="catalog is damaged"):
+        tailrace.open(path)
+    assert len(segments(path, "last")) == 1
+    report = tailrace.repair(path)
+    assert any("'later' is back" in note for note in report.notes)
+    with tailrace.open(path) as log:
+        assert sorted(each.name for each in log.topics()) == ["last", "later", "orders"]
+        assert [record.value for record in log.topic("later").read()] == [b"kept"]
+        assert [record.value for record in log.topic("last").read()] == [b"kept"]
 
 
 # How everybody copes with a placeholder.
@@ -494,8 +581,10 @@ def test_trimming_takes_placeholders_away(mended):
 
 def test_statistics_and_vacuum_go_on(mended):
     with tailrace.open(mended) as log:
-        assert log.stats().records == COUNT
+        stats = log.stats()
+        assert (stats.records, stats.lost_records) == (len(KEPT), COUNT - len(KEPT))
         (info,) = log.topics()
+        assert (info.records, info.lost_records) == (len(KEPT), COUNT - len(KEPT))
         assert info.oldest <= info.newest
         assert not log.vacuum(dry_run=True).removed
         log.topic("orders").alter(retain_bytes="4KiB")
@@ -575,6 +664,32 @@ def test_a_topic_whose_creation_is_lost_comes_back(path):
         log.topic("new").append(b"x")
         assert log.verify().ok
     assert tailrace.repair(path).sound
+
+
+def test_a_beginning_that_nothing_explains_is_noted(path):
+    """The record of a trim may be what the catalog lost, so a first segment that is missing cannot be told from one."""
+    segments(path)[0].unlink()
+    flip(catalog(path), frames(catalog(path))[0][0] + 90)
+    planned = tailrace.repair(path, dry_run=True)
+    report = tailrace.repair(path)
+    assert planned.notes == report.notes
+    assert any(note.startswith("orders[0] begins at 28 now: the records 0 to 27 ") for note in report.notes)
+    with tailrace.open(path) as log:
+        assert log.topic("orders").offsets()[0].earliest == 28
+
+
+def test_a_segment_of_the_catalog_under_a_wrong_name(path):
+    """Its records are those of the offsets that it says, or every topic would get another id."""
+    with tailrace.open(path) as log:
+        log.topic("later", retain="3d").append(b"kept")
+    catalog(path).rename(catalog(path).with_name(f"{5:020d}.seg"))
+    with pytest.raises(CorruptionError), tailrace.open(path):
+        pass
+    assert tailrace.repair(path).lost == ()
+    with tailrace.open(path) as log:
+        assert [record.value for record in log.topic("later").read()] == [b"kept"]
+        assert log.topic("later").settings["retain"] == "3d"
+        assert readable(log) == [*range(COUNT)]
 
 
 def test_a_topic_behind_the_end_of_the_catalog_comes_back(path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace.disk.segment import TRAILER_BYTES
+from tailrace.disk.segment import TRAILER_BYTES, parse_header
 from tailrace.errors import CorruptionError
 
 RECORDS = 3_000
@@ -230,6 +230,64 @@ def test_a_segment_of_another_topic_is_not_read_as_ones_own(log):
         with pytest.raises(CorruptionError):
             list(reader.topic("orders").read())
         assert [record.text for record in reader.topic("payments").read()] == ["2.40", "1.10"]
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give two files each other's names."""
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(kept)
+
+
+def test_segments_under_each_others_names_are_never_read_under_wrong_offsets(tmp_path, monkeypatch):
+    """Both hold as many records and join all others."""
+    with tailrace.open(tmp_path / "log", durable=False) as log:
+        topic = log.topic("orders", segment_bytes="64KiB")
+        for first in range(0, 40, 10):
+            topic.extend([f"{number:04d}" + "x" * 6_000 for number in range(first, first + 10)])
+        files = segments(topic)
+        assert len(files) >= 4
+        assert all(parse_header(file.read_bytes()).base == int(file.stem) for file in files)
+    exchange(*files[1:3])
+    with tailrace.open(tmp_path / "log", "r") as reader:
+        assert lost(reader.topic("orders")) == {*range(10, 30)}
+        assert named(reader.verify()) == {*range(10, 30)}
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    with tailrace.open(tmp_path / "log") as log:
+        assert lost(log.topic("orders")) == {*range(10, 30)}
+        with pytest.raises(CorruptionError, match="read-only"):
+            log.topic("orders").append("x")
+
+
+def test_a_missing_segment_is_the_file_that_is_named(log):
+    topic = fill(log, segment_bytes=8192)
+    missing = segments(topic)[3]
+    missing.unlink()
+    (damage,) = log.verify().damage
+    assert (damage.file, damage.reason) == (str(missing), "the segment is missing")
+    assert damage.first == int(missing.stem)
+    with pytest.raises(CorruptionError) as caught:
+        list(topic.read(damage.first - 1))
+    assert caught.value.path == str(missing)
+
+
+def test_a_slot_that_was_cleared_is_no_empty_partition(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").extend(["tea", "milk"])
+        log.topic("other").append("x")
+    with (tmp_path / "log" / "tails").open("r+b") as file:
+        file.seek(4_096 + 256)
+        file.write(bytes(64))
+    for mode in ("r", "a"):
+        with tailrace.open(tmp_path / "log", mode) as log:
+            assert not log.verify().ok
+            with pytest.raises(CorruptionError, match="tails"):
+                list(log.topic("orders").read())
+            assert [record.text for record in log.topic("other").read()] == ["x"]
+    tailrace.repair(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        assert [record.text for record in log.topic("orders").read()] == ["tea", "milk"]
+        assert log.verify().ok
 
 
 def test_tails_whose_slots_were_cleared_are_not_believed(tmp_path):

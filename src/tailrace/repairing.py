@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
+from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
 from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.journal import JournalFile, journal_numbers, restore_names
 from tailrace.disk.opening import IDENTITY_NAME, Alone, believable_tails, read_identity, write_identity
@@ -18,7 +18,7 @@ from tailrace.disk.repair.slots import Slots, facts_of_floor
 from tailrace.disk.repair.write import QUARANTINE, UNFINISHED_NAME, Mender
 from tailrace.disk.segment import segment_base
 from tailrace.disk.tails import READY_WORD, Tails
-from tailrace.errors import CorruptionError, NotALogError
+from tailrace.errors import CorruptionError, NotALogError, StorageError
 from tailrace.limits import JOURNAL_BYTES_MIN
 from tailrace.names import group_of
 from tailrace.types import Damage, RepairReport, RepairStep
@@ -41,9 +41,16 @@ def repair(
     try:
         return run.run()
     except OSError as error:
-        if is_untyped(error) and error is not run.theirs:
-            raise storage_error(error, f"Repairing {path}", path) from error
-        raise
+        if error is run.theirs:
+            raise
+        failed = storage_error(error, f"repairing {path}", path) if is_untyped(error) else error
+        if isinstance(failed, StorageError) and "hint" not in vars(failed):
+            # Unlike any other call this one keeps what it has done so far.
+            kept = "Nothing was changed" if dry_run else "What is repaired stays so, and the rest is as it was"
+            failed.hint = f"{kept}: no record is lost by this; {failed.remedy}, then repair again."
+        if failed is error:
+            raise
+        raise failed from error
     finally:
         run.close()
 
@@ -95,7 +102,6 @@ class _Repair:
             catalog = findings.catalog
         if self.tails is None:
             self._tell_step("log", None, None, "its tails are not of this boot: it is recovered first, as at an open")
-            self._keep_unreached(log_id, catalog)
             if self.alone is not None:
                 self.tails = self.alone.recover(log_id, settings)
         if self.tails is not None:
@@ -216,7 +222,7 @@ class _Repair:
         if self.tails is not None:
             facts = Slots(self.tails, (), journal_damaged=False).facts(CATALOG_PLACE)
         else:
-            facts = facts_of_floor(read_floors(self.files, self.path, log_id)[0].get(CATALOG_SLOT), CATALOG_PLACE)
+            facts = facts_of_floor(read_floors(self.files, self.path, log_id), CATALOG_PLACE)
         return examine(self.files, self.path, planner, facts)
 
     def _mend_catalog(self, findings: Findings) -> Catalog:
@@ -227,7 +233,7 @@ class _Repair:
         owners = {} if self.tails is None else Slots(self.tails, (), journal_damaged=False).owners()
         salvaged = salvage(self.files, self.path, findings, owners)
         if findings.incomplete:
-            with_trims(self.files, self.path, salvaged.catalog)
+            self.notes += with_trims(self.files, self.path, salvaged.catalog)
             self.notes.append(
                 "records of the catalog are lost: topics, settings or trims may be missing; "
                 "compare with a backup if there is one"
@@ -247,30 +253,12 @@ class _Repair:
 
     def _plan_floors(self, log_id: bytes, catalog: Catalog) -> None:
         """A dry run of a log that was not recovered: nothing but the old tails and the journal tell what there was."""
-        floors = read_floors(self.files, self.path, log_id)[0]
+        floors = read_floors(self.files, self.path, log_id)
         journal = self._journal(log_id)
         planner = Planner(self.files, self.path, _entries(journal), self._tell, cached=True)
         for place in catalog.places():
-            self._note_plan(catalog, planner.plan(place, facts_of_floor(floors.get(place.slot), place)))
+            self._note_plan(catalog, planner.plan(place, facts_of_floor(floors, place)))
         self._note_journal(journal, None)
-
-    def _keep_unreached(self, log_id: bytes, catalog: Catalog) -> None:
-        """Where nothing tells damage from a write that was cut off, appends go over what lies behind: keep a copy."""
-        floors = read_floors(self.files, self.path, log_id)[0]
-        planner = Planner(self.files, self.path, (), lambda _: None, cached=True)
-        for place in catalog.places():
-            floor = floors.get(place.slot)
-            path = None if floor is not None and floor.incarnation == place.incarnation else planner.unreached(place)
-            if path is not None:
-                name = f"{_topic_of(catalog, place)}[{place.partition}]"
-                self.notes.append(
-                    f"the tails are lost, so nothing tells whether frames behind the end of {name} are records or "
-                    "leftovers: they are not read any more, and a copy of the segment goes into quarantine"
-                )
-                why = "what lies behind its end cannot be told from leftovers, and is put aside"
-                self._tell_step("partition", _topic_of(catalog, place), place.partition, why)
-                if self.mender is not None:
-                    self.mender.copy_aside(path)
 
     def _journal(self, log_id: bytes) -> list[Salvaged]:
         directory = f"{self.path}/journal"

@@ -119,7 +119,7 @@ class _Verifier:
         if not partition.alive:
             if not self.store.is_dropped(partition.slot):
                 self._report(topic, partition, None, None, self.store.tails.path, word_of(partition.slot) * 8,
-                             "its slot in the tails was cleared: open the log for writing")  # fmt: skip
+                             "its slot in the tails was cleared")  # fmt: skip
             return []
         files = []
         # Without any segment there is no pair, and everything up to the end is missing.
@@ -159,8 +159,8 @@ class _Verifier:
     def _check_open(self, file: _File, descriptor: int) -> None:
         partition = file.partition
         header = read_segment_header(self.files, descriptor)
-        if header is None or (header.topic_id, header.partition) != (partition.topic_id, partition.index):
-            whose = "is damaged" if header is None else "belongs to another partition"
+        if header is None or not header.belongs(partition.topic_id, partition.index, file.base):
+            whose = "is damaged" if header is None else header.misfit(partition.topic_id, partition.index)
             self._report_file(file, file.base, 0, f"the header {whose}")
             self._tell(file.size)
             return
@@ -175,7 +175,9 @@ class _Verifier:
         )
         if footer is None and sealed:
             self._report(file.topic, partition, None, None, file.path, index.position, "the footer is damaged")
-        if file.base + index.span < file.stop or (footer is not None and index.position != stop):
+        after = file.base + index.span
+        whole = footer is not None and index.position == stop
+        if (after < file.stop and not whole) or (footer is not None and not whole):
             self._find_damage(file, index)
         else:
             self._count(file, index.records)
@@ -184,6 +186,9 @@ class _Verifier:
                 self._report(file.topic, partition, first, last, file.path, position, reason)
             if footer is not None:
                 self._compare(file, index, footer)
+            if after < file.stop and not self._gone(partition, file.stop):
+                missing = f"{partition.path}/{segment_name(after)}"
+                self._report(file.topic, partition, after, file.stop - 1, missing, 0, "the segment is missing")
         self._tell(self.files.stat_open(descriptor).size - stop if footer is not None else 0)
 
     def _frames_stop(self, file: _File, footer: Index | None, salt: int, descriptor: int) -> int:

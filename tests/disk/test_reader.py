@@ -258,6 +258,7 @@ def plainly(tails: Tails, strict: bool) -> list[int]:
             continue
         states = [state for _, state, _ in blocks[: 1 if strict else 2]]
         fits = [end in {s.end for s in states}, safe in {s.safe for s in states}, start in {s.start for s in states}]
+        fits.append(max(safe, start) <= end)
         if not all(fits) or incarnation != blocks[0][2]:
             found.append(slot)
     return found

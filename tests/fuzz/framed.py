@@ -134,15 +134,15 @@ def segments() -> tuple[bytes, ...]:
         index = segment.Index(1234)
         placed = frame.place([frame.prepare_one(b"v" * 100, None, b"", NOW)] * count, 0, index.chain)
         index.add_placed([frame.prepare_one(b"v" * 100, None, b"", NOW)] * count, placed.buffers)
-        made.append(segment.pack_header(5, 2, 1234, NOW) + b"".join(placed.buffers) + index.pack_footer())
+        made.append(segment.pack_header(5, 2, 1234, NOW, count) + b"".join(placed.buffers) + index.pack_footer())
     return tuple(made)
 
 
 def decode_segment_header(data: bytes) -> object:
     header = segment.parse_header(data)
     if header is not None:
-        again = segment.pack_header(header.topic_id, header.partition, header.salt, header.created)
-        hold(again[:40] == data[:40], "does not encode to the same bytes")
+        again = segment.pack_header(header.topic_id, header.partition, header.salt, header.created, header.base)
+        hold(again[:48] == data[:48], "does not encode to the same bytes")
     return header
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tailrace.applied import Markers
 from tailrace.disk import frame, gauges, journal, opening, tails
 from tailrace.disk.catalog import Catalog, encode
-from tailrace.group_state import GroupState
+from tailrace.groups.state import GroupState
 from tests.fuzz.target import FILES, LOG_ID, NOW, hold, scratch
 
 # Tails.

@@ -18,7 +18,7 @@ from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import Part, columns
 from tailrace.disk.tails import INCARNATION
 from tailrace.errors import CorruptionError
-from tailrace.group_state import GroupState
+from tailrace.groups.state import GroupState
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
 from tailrace.options import TopicSettings
 from tailrace.records import encode_headers, to_datetime

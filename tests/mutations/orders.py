@@ -20,8 +20,8 @@ ADMIN = "disk.admin:Admin"
 STORE = "disk.store:Store"
 
 MARKS = (
-    "for write in writes:\n        words[write.partition.word + DIRTY] = file.generation_number\n"
-    "        words[write.partition.word + PENDING] = lsn\n"
+    "for partition, _, _ in steps:\n        words[partition.word + DIRTY] = generation\n"
+    "        words[partition.word + PENDING] = lsn\n"
 )
 EARLY_SEGMENT = """salt = salted(files)
     early = salt_chain(salt)
@@ -94,17 +94,17 @@ ORDERS = (
           change(f"{COMMITTER}._journal", "self.own_lsn = lsn\n",
           "self.own_lsn = lsn\n    words[UNRESOLVED_WORD] = lsn\n    " + MARKS)),
     order("dirty before pending", "4.6", "the order of the two marks", "power cuts in a commit", "I3",
-          change(f"{COMMITTER}._journal", "words[write.partition.word + DIRTY] = file.generation_number",
-                 "words[write.partition.word + PENDING] = lsn; "
-                 "words[write.partition.word + DIRTY] = file.generation_number")),
+          change(f"{COMMITTER}._journal", "words[partition.word + DIRTY] = generation",
+                 "words[partition.word + PENDING] = lsn; "
+                 "words[partition.word + DIRTY] = generation")),
     order("dirty before publishing", "4.6", "the mark that a segment has bytes which only the journal has",
           "deaths in a commit before a checkpoint", LOSS,
-          change(f"{COMMITTER}._journal", "words[write.partition.word + DIRTY] = file.generation_number", "pass")),
+          change(f"{COMMITTER}._journal", "words[partition.word + DIRTY] = generation", "pass")),
     order("unresolved first", "4.6", "the order of marks: unresolved is stored behind the others",
           "deaths in a commit", "PendingCommit",
-          change(f"{COMMITTER}._journal", "words[UNRESOLVED_WORD] = lsn\n    for write", "for write"),
-          change(f"{COMMITTER}._journal", "words[write.partition.word + PENDING] = lsn\n",
-                 "words[write.partition.word + PENDING] = lsn\n    words[UNRESOLVED_WORD] = lsn\n")),
+          change(f"{COMMITTER}._journal", "words[UNRESOLVED_WORD] = lsn\n    for partition", "for partition"),
+          change(f"{COMMITTER}._journal", "words[partition.word + PENDING] = lsn\n",
+                 "words[partition.word + PENDING] = lsn\n    words[UNRESOLVED_WORD] = lsn\n")),
     order("unresolved last", "4.9", "the order of marks: unresolved is cleared before publishing",
           "deaths in a commit", LOSS,
           change(f"{COMMITTER}._apply", "for partition, state in done:",
@@ -115,14 +115,14 @@ ORDERS = (
                  "words, word = self.home.tails.words, self.word; words[word + PENDING] = 0")),
     order("entry before segments", "4.7, 4.8", "the order of entry and segments: frames are written first",
           "power cuts in a commit", LOSS,
-          change(f"{COMMITTER}._commit", "self._journal(file, writes, parts)",
-                 "[self.files.write(w.partition.descriptor, p.data, p.position) for w, p in zip(writes, parts) "
-                 "if p.kind == WRITE]; self._journal(file, writes, parts)")),
+          change(f"{COMMITTER}._commit", "self._journal(file, steps)",
+                 "[self.files.write(p.descriptor, part.data, part.position) for p, part, _ in steps "
+                 "if part.kind == WRITE]; self._journal(file, steps)")),
     order("staged before the entry", "4.1", "the order of entry and adoption: names are given first",
           "power cuts in an adoption", LOSS,
-          change(f"{COMMITTER}._commit", "self._journal(file, writes, parts)",
-                 "[self._apply_parts(w.partition, [p]) for w, p in zip(writes, parts) if p.kind == ADOPT]; "
-                 "self._journal(file, writes, parts)")),
+          change(f"{COMMITTER}._commit", "self._journal(file, steps)",
+                 "[self._apply_parts(p, [part]) for p, part, _ in steps if part.kind == ADOPT]; "
+                 "self._journal(file, steps)")),
     order("first to last", "4.8", "the order in which several segments are moved back before they are adopted again",
           "deaths in an adoption of several segments", "I5",
           change(f"{COMMITTER}._apply_parts", "reversed(names)", "names")),
@@ -133,7 +133,14 @@ ORDERS = (
                  "for source, target in [pair for pair in names if self.files.stat(pair[0]) is not None]:")),
     order("space before the promise", "4.5", "the reservation of space before the entry", "a commit on a full disk",
           "CommittedNotVisible",
-          change(f"{COMMITTER}._commit", "write.partition.reserve(len(part.data))")),
+          change(f"{COMMITTER}._placed", "partition.reserve(size)")),
+    order("changes counted", "4.2", "the count of changes that tells a committer to read the journal again",
+          "a journal that fills", LOSS,
+          change(f"{GENERATIONS}.changing", "words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX")),
+    order("counted before it is written", "4.2", "the order of count and header: counted behind the sync",
+          "a checkpoint dies behind its header", LOSS,
+          change(f"{GENERATIONS}.start", "self.changing()", "self.seen = -1"),
+          change(f"{GENERATIONS}.start", "self.changed()", "self.changing(); self.changed()")),
     order("header made sure", "4.2", "the rewriting of a journal header that another process wrote",
           "the sync of a journal header fails", "", UNSURE, covered="header made sure, and salvage"),
     order("header made sure, and salvage", "4.2, 10.2",

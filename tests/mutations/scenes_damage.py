@@ -131,6 +131,47 @@ def join(seed: int) -> str | None:
     return told(look)
 
 
+def exchanged(seed: int) -> str | None:
+    """Two segments that hold as many records have each other's names: none may be read under a wrong offset."""
+    bench = Bench(seed)
+    for _ in range(3):
+        bench.a.roll(("t", 0))
+        bench.a.append(("t", 0))
+    bench.a.store.checkpoint()
+    paths = sorted(path for path in bench.disk.files() if path.startswith(FIRST[:-25]) and path.endswith(".seg"))
+    parent = bench.disk.parent(FIRST)[0]
+    one, other = (path.rpartition("/")[2] for path in paths[1:3])
+    for names in (parent.entries, parent.durable):
+        names[one], names[other] = names[other], names[one]
+
+    def look() -> str | None:
+        with suppress(CorruptionError):
+            finding = compare(bench.witness, read_all(open_store(Process(bench.disk, "reader"), mode="r")), cut=False)
+            return f"records were read under wrong offsets: {finding.text if finding else ''}"
+        return None
+
+    return told(look)
+
+
+def damage_without_tails(seed: int) -> str | None:
+    """The tails are lost and a frame is damaged: whole ones behind it must not be written over."""
+    bench = Bench(seed)
+    for _ in range(3):
+        bench.a.append(("t", 0))
+    bench.a.store.checkpoint()
+    disk = bench.disk.crash(None)
+    Process(disk, "tamperer").remove_file("/log/tails")
+    disk.flip(FIRST, bytes(disk.file(FIRST).data).index(b"TRF1", 72) + 30)
+
+    def look() -> str | None:
+        store = open_store(Process(disk, "c"))
+        if store.partition(1).failed:
+            return None
+        return "appends go over whole records behind damage"
+
+    return told(look)
+
+
 def first_segment_is_gone(seed: int) -> str | None:
     """The first segment is gone and nobody trimmed it."""
     bench = Bench(seed)

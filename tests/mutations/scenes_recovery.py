@@ -141,6 +141,18 @@ def journal_that_fills(seed: int) -> str | None:
     return problem or ending(bench, 12)
 
 
+def checkpoint_that_dies_behind_its_header(seed: int) -> str | None:
+    """A checkpoint dies when its header is on disk; another process, which committed last, commits again."""
+    bench = Bench(seed)
+    problem = doing(lambda: bench.a.transact(BOTH), lambda: bench.b.transact(BOTH))
+    bench.strike(Kill(0), "sync_directory", "/journal")
+    with suppress(Killed):
+        bench.a.store.committer.checkpoint()
+        return "the fault did not strike"
+    bench.calm()
+    return problem or doing(lambda: bench.b.transact(BOTH)) or ending(bench)
+
+
 def recovery_behind_an_adoption(seed: int) -> str | None:
     """A recovery adopts a segment and dies at the sync of its name; the next one is followed by a power cut."""
     bench = Bench(seed)

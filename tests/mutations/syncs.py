@@ -57,7 +57,7 @@ SYNCS = (
          "power cuts in a trim of several segments", LOSS, NAME_REMOVED, NOT_CLEARED),
     # Commits.
     sync("hole rule", "4.4", "the sync of a participant whose safe is below its end", "a commit behind a hole",
-         LOSS, change(f"{COMMITTER}._plan", "if partition.state.safe < partition.state.end:", "if False:")),
+         LOSS, change(f"{COMMITTER}._without_hole", "if partition.state.safe < partition.state.end:", "if False:")),
     sync("journal entry", "4.7", "the sync of the entry: the commit point", "power cuts in a commit", LOSS,
          change(f"{COMMITTER}._journal", "file.sync()")),
     sync("journal file", "4.7, 7.3", "the fdatasync of the journal, whoever asks for it", "power cuts in a commit",

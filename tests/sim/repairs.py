@@ -450,6 +450,30 @@ def stray_file() -> Patient:
     return patient
 
 
+def misnamed_and_damaged() -> Patient:
+    """The same, and a frame is damaged in each of two segments."""
+    patient = closed(*made())
+    files = segments(patient.disk, ZERO)
+    hurt(patient, files[1], 1, 84)
+    hurt(patient, files[2], 1, 30)
+    return misnamed(patient)
+
+
+def misnamed_segments() -> Patient:
+    """Every segment of a partition has the name of the next one."""
+    return misnamed(closed(*made()))
+
+
+def misnamed(patient: Patient) -> Patient:
+    files = segments(patient.disk, ZERO)
+    parent = patient.disk.parent(files[0])[0]
+    names = [path.rpartition("/")[2] for path in files]
+    for entries in (parent.entries, parent.durable):
+        kept = [entries[name] for name in names]
+        entries.update(zip(names, [kept[-1], *kept[:-1]], strict=True))
+    return patient
+
+
 def unsynced_commit() -> Patient:
     """A commit whose process died before the journal was synced: its entry may be in memory only."""
     disk, writer = made()
@@ -469,7 +493,7 @@ PATIENTS: dict[str, Callable[[], Patient]] = {
         damaged_catalog, damaged_identity, another_boot, cut_short,
         commit_without_its_segment, damaged_journal_after_a_cut, damaged_twice,
         behind_an_empty_segment, no_journal_directory,
-        stray_file, unsynced_commit,
+        stray_file, misnamed_segments, misnamed_and_damaged, unsynced_commit,
     )
 }  # fmt: skip
 

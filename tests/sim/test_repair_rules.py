@@ -140,6 +140,14 @@ RULES = {
     "a directory that is made again has its name synced": (
         Mender, "_make_directory", 'self.files.sync_directory(path.rpartition("/")[0])', "pass", done("stray_file"),
     ),
+    "segments under wrong names are out of the way on disk before any gets its own": (
+        Mender, "_name_rightly", "self.files.sync_directory(directory)\n    for target in", "for target in",
+        dying("misnamed_segments"),
+    ),
+    "and their names are on disk": (
+        Mender, "_name_rightly", "self.files.sync_directory(directory)\n    return named", "return named",
+        done("misnamed_segments"),
+    ),
     "the new catalog is synced": (
         repairing, "rebuild", "mender.sync(descriptor, new)", "pass", catalog_replaced,
     ),

@@ -54,7 +54,7 @@ class Copied(NamedTuple):
 def identify(files: Files, descriptor: int, wanted: Wanted) -> Identity | None:
     """Who a segment is, by its header and footer alone; None when these do not fit."""
     header = read_segment_header(files, descriptor)
-    if header is None or (header.topic_id, header.partition) != (wanted.topic_id, wanted.partition):
+    if header is None or not header.belongs(wanted.topic_id, wanted.partition, wanted.base):
         return None
     if wanted.active is not None:
         position, chain, salt = wanted.active
@@ -85,8 +85,9 @@ def copy_segment(
 def _check(files: Files, source: int, pipe: _Pipe, wanted: Wanted) -> tuple[int, str | None]:
     """How many offsets fit, and what is wrong behind them."""
     header = read_segment_header(files, source)
-    if header is None or (header.topic_id, header.partition) != (wanted.topic_id, wanted.partition):
-        return 0, "the header is damaged" if header is None else "the header belongs to another partition"
+    if header is None or not header.belongs(wanted.topic_id, wanted.partition, wanted.base):
+        wrong = "is damaged" if header is None else header.misfit(wanted.topic_id, wanted.partition)
+        return 0, f"the header {wrong}"
     if wanted.active is not None:
         stop, end_chain, salt = wanted.active
         if header.salt != salt:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.options import Tuning
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -65,10 +66,17 @@ def is_untyped(error: BaseException) -> TypeGuard[OSError]:
 def storage_error(error: OSError, what: str, path: str | None = None) -> Exception:
     """The typed error for a failed operation that was not a sync: nothing of it was kept."""
     reason = error.strerror or str(error)
+    # It stands at the beginning of a sentence, or in the middle of one.
+    what, within = what[:1].upper() + what[1:], what[:1].lower() + what[1:]
     if error.errno in _FULL:
-        return DiskFullError(f"The disk is full: {what} failed.", errno=error.errno, path=path)
+        return DiskFullError(f"The disk is full: {within} failed.", errno=error.errno, path=path)
     if error.errno == errno.EROFS:
-        return ReadOnlyError(f"The file system is read-only: {what} failed.")
+        return ReadOnlyError(f"The file system is read-only: {within} failed.")
+    if error.errno in _FORBIDDEN and isinstance(error.filename, str):
+        # Which of many files it is, is what has to be known to change it.
+        failed = StorageError(f"{what} failed: {error.filename}: {reason}.", errno=error.errno, path=error.filename)
+        failed.remedy = "ask for the right to it, or act as the user whom the files belong to"
+        return failed
     if error.errno in _NO_DESCRIPTORS:
         hint = "Nothing of this call was kept; raise the limit (ulimit -n) or close other files, then try again."
         return StorageError(f"{what} failed: {reason}.", errno=error.errno, path=path, hint=hint)

@@ -76,7 +76,7 @@ def open_directory(files: Files, path: str, mode: Mode, *, exclusive: bool, time
     try:
         return _Opening(files, path, mode, exclusive, timeout, tuning).run()
     except PermissionError as error:
-        raise ReadOnlyError(f"{path} cannot be written to: {error.strerror}.") from error
+        raise ReadOnlyError(f"{error.filename or path} cannot be written to: {error.strerror}.") from error
     except OSError as error:
         if isinstance(error, OpenError):
             raise
@@ -147,6 +147,10 @@ def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | Non
         files.close(descriptor)
     try:
         record = json.loads(data)
+        newer = record.get("format") if isinstance(record, dict) else None
+        if type(newer) is int and newer > FORMAT_VERSION:
+            # What else stands in it is for that version to know.
+            raise VersionError(f"{path} has format {newer}, and this version of Tailrace knows {FORMAT_VERSION}.")
         log_id = bytes.fromhex(record["id"])
         version = int(record["format"])
         settings = dict(record["settings"])

@@ -30,6 +30,7 @@ from tailrace.disk.segment import (
 from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX, SEGMENT_INDEXES_MAX
+from tailrace.types import GIVEN_UP
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -123,8 +124,8 @@ class Segment:
         except BaseException:
             self.close()
             raise
-        if header is not None and (header.topic_id, header.partition) != owner:
-            # A file that got here by hand: its frames would fit, and are another partition's.
+        if header is not None and not header.belongs(*owner, base):
+            # A file that got here by hand: its frames would fit, and are another partition's, or of other offsets.
             header = None
         self.salt = header.salt if header else 0
         self.created = header.created if header else 0
@@ -509,7 +510,10 @@ class Reader:
         if segment is not None and segment.salt:
             path = segment.path
             found = self._resume(segment) if segment.offset <= offset else None
-            if found is not None:
+            if segment.index is not None and segment.base + segment.index.span == offset:
+                # This one is whole up to its end; the one that begins there is missing.
+                path = f"{self.partition.path}/{segment_name(offset)}"
+            elif found is not None:
                 resumed = found[0]
         elif segment is not None:
             path = segment.path
@@ -693,11 +697,12 @@ class Reader:
 def lost_error(header: Header, note: memoryview, offset: int, partition: int, path: str | None) -> CorruptionError:
     """The error for the records that a placeholder stands for; its note says why they were lost."""
     return CorruptionError(
-        f"Stored records were lost: {lost_reason(note)}",
+        f"{GIVEN_UP}: {lost_reason(note)}",
         partition=partition,
         first=offset,
         last=offset + header.span - 1,
         path=path,
+        repaired=True,
         hint="The log was repaired, and every record outside the named range is readable; "
         'go on behind it with read(on_damage="skip"), or begin at the offset after it.',
     )

@@ -16,6 +16,7 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, Entry, JournalFile, Part, restore_names
 from tailrace.disk.repair.journal import salvage_all
+from tailrace.disk.repair.scan import reach_behind
 from tailrace.disk.runs import skim_run
 from tailrace.disk.segment import (
     CHUNK_BYTES,
@@ -33,6 +34,8 @@ from tailrace.disk.segment import (
 )
 from tailrace.disk.tails import (
     ABSENT,
+    BLOCK_A,
+    BLOCK_B,
     DAMAGED,
     END,
     FAILED,
@@ -78,6 +81,22 @@ class Floor(NamedTuple):
     incarnation: int
 
 
+class Floors(NamedTuple):
+    """What the old tails promise: by slot, and of which boot they are; none without tails of this log."""
+
+    slots: dict[int, Floor]
+    boot: bytes
+    # Slots that were written to and of which neither block checks.
+    damaged: frozenset[int] = frozenset()
+
+    def blind(self, slot: int) -> bool:
+        """Whether the tails lost what they promised of a slot, which no crash does.
+
+        The file is there before any record, and of two blocks in one sector one is always whole.
+        """
+        return not self.boot or slot in self.damaged
+
+
 class Survey(NamedTuple):
     """The whole log as recovery found it."""
 
@@ -99,10 +118,10 @@ class Recovery:
         self.copied = copied
         if write:
             restore_names(files, f"{path}/journal")
-        self.floors, self.old_boot = read_floors(files, path, log_id)
-        if former and not self.old_boot:
+        self.floors = read_floors(files, path, log_id)
+        if former and not self.floors.boot:
             # A copy that was given its own id by a process that died before it could write that into the tails.
-            self.floors, self.old_boot = read_floors(files, path, former)
+            self.floors = read_floors(files, path, former)
         self.journal = salvage_all(files, f"{path}/journal", log_id)
         self.entries: list[Entry] = [entry for each in self.journal for entry in each.entries]
         # What they hold for each slot and incarnation, in order.
@@ -124,7 +143,7 @@ class Recovery:
 
     def run(self) -> Survey:
         """Replay and scan every partition, the catalog first."""
-        if self.write and self.old_boot == self.files.boot_id():
+        if self.write and self.floors.boot == self.files.boot_id():
             # A copy made on this boot: its pages may not be on the medium yet.
             self.files.sync_everything()
         catalog_slot = self._recover(CATALOG_PLACE)
@@ -156,7 +175,7 @@ class Recovery:
 
     def _recover(self, place: SlotPlace) -> Recovered:
         directory = f"{self.path}/{place.directory}"
-        floor = self.floors.get(place.slot)
+        floor = self.floors.slots.get(place.slot)
         promised = floor.state if floor and floor.incarnation == place.incarnation else ABSENT
         self._make_directory(directory)
         damage = self._replay(place, directory)
@@ -198,7 +217,7 @@ class Recovery:
         descriptor = self.files.open(f"{directory}/{segment_name(base)}")
         try:
             header = read_segment_header(self.files, descriptor)
-            if header is None:
+            if header is None or not header.belongs(CATALOG_PLACE.topic_id, CATALOG_PLACE.partition, base):
                 return False
             size = self.files.stat_open(descriptor).size
             chain = salt_chain(header.salt)
@@ -327,20 +346,23 @@ class Recovery:
             try:
                 size = self.files.stat_open(descriptor).size
                 header = read_segment_header(self.files, descriptor)
-                if header is None or (header.topic_id, header.partition) != (place.topic_id, place.partition):
+                if header is None or not header.belongs(place.topic_id, place.partition, base):
                     if last and size <= HEADER_BYTES:
                         # Created, never synced: the next append creates it again.
                         break
-                    damage = damage or f"the header of {segment_name(base)} is damaged"
+                    wrong = "is damaged" if header is None else header.misfit(place.topic_id, place.partition)
+                    damage = damage or f"the header of {segment_name(base)} {wrong}"
                     if last:
-                        newest = (base, 0, self._readable(descriptor, size))
+                        # What another segment holds says nothing of where this partition ends.
+                        newest = (base, 0, self._readable(descriptor, size) if header is None else Index(0))
                     continue
                 index = read_footer(self.files, descriptor, header.salt)
                 if index is None:
                     if not last:
                         damage = damage or f"{segment_name(base)} has no valid footer"
                         continue
-                    return self._scan_active(descriptor, base, header.salt, size, promised), damage
+                    state, lost = self._scan_active(descriptor, base, header.salt, size, promised, place.slot)
+                    return state, damage or lost
                 if not last and base + index.span != bases[number + 1]:
                     following = bases[number + 1]
                     if number + 2 < len(bases) or not self._is_leftover(f"{directory}/{segment_name(following)}"):
@@ -413,8 +435,10 @@ class Recovery:
         stat = self.files.stat(path)
         return stat is not None and stat.size <= HEADER_BYTES
 
-    def _scan_active(self, descriptor: int, base: int, salt: int, size: int, promised: State) -> State:
-        """Follow the chain of the newest segment from where it is known to be whole."""
+    def _scan_active(
+        self, descriptor: int, base: int, salt: int, size: int, promised: State, slot: int
+    ) -> tuple[State, str | None]:
+        """Follow the chain of the newest segment from where it is known to be whole; what is wrong with it."""
         read = reading(self.files, descriptor)
         place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
         known = (promised.base, promised.salt) == (base, salt) and promised.active and not self.copied
@@ -429,7 +453,14 @@ class Recovery:
                     place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
         position, offset, chain, last = follow_chain(read, place, size)
         end = base + offset
-        return State(end, base, position, chain, HAS_SEGMENT, salt, position, chain, last, end, 0)
+        behind = reach_behind(read, salt, size) if self.floors.blind(slot) else None
+        if behind is not None:
+            # They may be acknowledged records, and whoever appends would write over them. No place in it is known to be
+            # whole, so that the next recovery finds the same.
+            what = f"the tails are lost, and there are whole records behind damaged bytes at offset {end}"
+            end = base + behind.offset
+            return State(end, base, behind.position, behind.chain, HAS_SEGMENT, salt, 0, 0, behind.last, end, 0), what
+        return State(end, base, position, chain, HAS_SEGMENT, salt, position, chain, last, end, 0), None
 
     # The catalog.
 
@@ -550,27 +581,31 @@ def follow_chain(read: Read, place: Place, stop: int) -> Place:
             last, position = position + passed, position + at
 
 
-def read_floors(files: Files, path: str, log_id: bytes) -> tuple[dict[int, Floor], bytes]:
+def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
     """What the tails of an earlier boot promise of each slot, and which boot that was."""
     name = f"{path}/tails"
     if files.stat(name) is None:
-        return {}, b""
+        return Floors({}, b"")
     descriptor = files.open(name)
     try:
         data = files.read(descriptor, files.stat_open(descriptor).size, 0)
     finally:
         files.close(descriptor)
     if len(data) < TAILS_HEADER_BYTES:
-        return {}, b""
+        return Floors({}, b"")
     magic, _, boot, _, _, own_id = IDENTITY.unpack_from(data)
     if magic != MAGIC or own_id != log_id:
-        return {}, b""
+        return Floors({}, b"")
     floors = {}
+    damaged = set()
     for slot, at in enumerate(range(TAILS_HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
         block = newest_block(data[at : at + SLOT_BYTES])
         if block is not None:
             floors[slot] = Floor(block[1], block[2])
-    return floors, boot
+        elif any(data[at + 8 * (BLOCK_A + 1) : at + 8 * BLOCK_B]) or any(data[at : at + 8]):
+            # A power cut may leave a first block half stored, which is the second one, and nothing published before it.
+            damaged.add(slot)
+    return Floors(floors, boot, frozenset(damaged))
 
 
 def is_copy(files: Files, path: str, log_id: bytes) -> bool:
@@ -596,7 +631,7 @@ def is_copy(files: Files, path: str, log_id: bytes) -> bool:
 def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, catalog: Catalog) -> None:
     """Take in the records of one catalog segment up to an end."""
     header = read_segment_header(files, descriptor)
-    if header is None:
+    if header is None or not header.belongs(CATALOG_PLACE.topic_id, CATALOG_PLACE.partition, base):
         return
     size = files.stat_open(descriptor).size
     frames = flatten(

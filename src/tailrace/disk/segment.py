@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 MAGIC = b"TRSEGMT1"
 FOOTER_MAGIC = b"TRFOOTR1"
 VERSION = 1
-HEADER = Struct("<8sIIQQq20sI")
+HEADER = Struct("<8sIIQQqQ12sI")
 HEADER_BYTES = 64
+# What stands for a base that a header does not say, as that of a staged segment.
+UNSAID = -1
 ENTRY = Struct("<QQqqII")
 TRAILER = Struct("<8sIIQQQQqqIIII12sI")
 TRAILER_BYTES = 96
@@ -32,12 +34,23 @@ Read = Callable[[int, int], "bytes | memoryview"]
 
 
 class SegmentHeader(NamedTuple):
-    """Whose segment this is."""
+    """Whose segment this is, and the offset of its first record, as far as it says that."""
 
     topic_id: int
     partition: int
     salt: int
     created: int
+    base: int = UNSAID
+
+    def belongs(self, topic_id: int, partition: int, base: int) -> bool:
+        """Whether the segment may stand there: a file that got its name by hand says another place."""
+        return (self.topic_id, self.partition) == (topic_id, partition) and (self.base < 0 or self.base == base)
+
+    def misfit(self, topic_id: int, partition: int) -> str:
+        """In words why it may not stand where it was found, in a partition."""
+        if (self.topic_id, self.partition) != (topic_id, partition):
+            return "belongs to another partition"
+        return f"says that its first record is {self.base}: the file has the name of another"
 
 
 class Found(NamedTuple):
@@ -143,9 +156,10 @@ class Index:
         return body + trailer + crc32c(trailer).to_bytes(4, "little")
 
 
-def pack_header(topic_id: int, partition: int, salt: int, created: int) -> bytes:
-    """The 64 bytes a segment begins with."""
-    packed = HEADER.pack(MAGIC, VERSION, partition, topic_id, salt, created, bytes(20), 0)[:-4]
+def pack_header(topic_id: int, partition: int, salt: int, created: int, base: int = UNSAID) -> bytes:
+    """The 64 bytes a segment begins with; a staged one does not know its base."""
+    # One more than the base, so that zeros say nothing.
+    packed = HEADER.pack(MAGIC, VERSION, partition, topic_id, salt, created, base + 1, bytes(12), 0)[:-4]
     return packed + crc32c(packed).to_bytes(4, "little")
 
 
@@ -153,12 +167,12 @@ def parse_header(data: bytes) -> SegmentHeader | None:
     """The header, or None when it is short or does not check."""
     if len(data) < HEADER_BYTES:
         return None
-    magic, version, partition, topic_id, salt, created, _, crc = HEADER.unpack_from(data)
+    magic, version, partition, topic_id, salt, created, said, _, crc = HEADER.unpack_from(data)
     if magic != MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):
         return None
     if version != VERSION:
         raise VersionError(f"A segment has version {version}, which this version of Tailrace does not know.")
-    return SegmentHeader(topic_id, partition, salt, created)
+    return SegmentHeader(topic_id, partition, salt, created, said - 1)
 
 
 def read_segment_header(files: Files, descriptor: int) -> SegmentHeader | None:
@@ -199,6 +213,26 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
                 return None
     index.span, index.records, index.position, index.chain = span, records, frames_end, chain
     return index
+
+
+def lost_ranges(files: Files, descriptor: int) -> list[tuple[int, int]]:
+    """The relative offsets (first and last) for which a repair left placeholders in an open segment.
+
+    A repair seals what it writes, and the footer counts records apart from offsets: of any other segment no more than
+    the trailer is read.
+    """
+    size = files.stat_open(descriptor).size
+    trailer = files.read(descriptor, TRAILER_BYTES, size - TRAILER_BYTES) if size > TRAILER_BYTES else b""
+    if len(trailer) < TRAILER_BYTES or not trailer.startswith(FOOTER_MAGIC):
+        return []
+    span, records = TRAILER.unpack(trailer)[4:6]
+    header = read_segment_header(files, descriptor) if span != records else None
+    footer = None if header is None else read_footer(files, descriptor, header.salt)
+    if footer is None:
+        return []
+    chain, stop = salt_chain(footer.salt), footer.position
+    walked = walk(reading(files, descriptor), HEADER_BYTES, 0, chain, stop, bodies=False)
+    return [(found.header.base, found.header.base + found.header.span - 1) for found in walked if found.header.lost]
 
 
 def footer_bytes(index: Index) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.gauges import collect
 from tailrace.disk.opening import IDENTITY_NAME, OWN_NAMES, RESTORING_NAME, read_identity
+from tailrace.disk.repair.write import UNFINISHED_NAME
 from tailrace.doctor.commands import Commands, quote
 from tailrace.doctor.kinds import KINDS, finding, named, worst_first
 from tailrace.doctor.lagging import check_groups, check_retention, look_at_retention
@@ -213,6 +214,10 @@ class _Examination:
             journal = read_journal(self.files, self.path, log_id)
         yield from check_recovery(words, journal, locks, commands)
         yield from check_journal(words, journal, commands)
+        unfinished = f"{self.path}/{UNFINISHED_NAME}"
+        if self.files.stat(unfinished) is not None and (locks is None or locks.alone is None):
+            what = f"A repair was begun and did not come to its end: it left {unfinished}."
+            yield finding("repair-unfinished", what, commands.tailrace("repair"))
         links = read_leftover(self.files, f"{self.path}/{LINKS}")
         if locks is None or locks.backup:
             links = links._replace(files=0)

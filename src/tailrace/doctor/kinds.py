@@ -57,6 +57,11 @@ KINDS = {
         "A repair left a placeholder for these records: reading them raises CorruptionError, reading on "
         "behind them works.",
     ),
+    "repair-unfinished": Kind(
+        "warning",
+        "What it had done by then may not be on disk yet, so that a power cut can undo it; the next repair goes on "
+        "from there.",
+    ),
     "quarantine": Kind(
         "note",
         "They hold the damaged bytes that a repair took out; nothing reads them, and they take up space.",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.doctor.kinds import counted, finding, named
 from tailrace.errors import TailraceError
-from tailrace.group_log import existing_group, group_names
-from tailrace.groups import info as group_info
-from tailrace.groups import reading_groups
+from tailrace.groups.log import existing_group, group_names
+from tailrace.groups.operating import info as group_info
+from tailrace.groups.operating import reading_groups
 from tailrace.inventory import inventory_of, rule_of
 from tailrace.names import is_internal
 from tailrace.options import format_duration, format_size
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tailrace.doctor.machine import Machine
     from tailrace.doctor.segments import Look
     from tailrace.engine import Engine
-    from tailrace.group_log import GroupLog
+    from tailrace.groups.log import GroupLog
     from tailrace.retention import Rule
     from tailrace.types import Finding, GroupInfo
 

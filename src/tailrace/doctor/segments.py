@@ -111,6 +111,8 @@ class _Survey:
         names = self.files.list_directory(partition.path)
         bases = sorted(base for name in names if (base := segment_base(name)) is not None and base < end)
         if not partition.alive:
+            if not self.store.is_dropped(partition.slot):
+                self._report(topic, partition, None, None, self.store.tails.path, "its slot in the tails was cleared")
             return
         self.staged += [f"{partition.path}/{name}" for name in names if name.endswith(".staged")]
         self.counts[topic] = self.counts.get(topic, 0) + len(bases)
@@ -135,6 +137,10 @@ class _Survey:
                 if not active or size > HEADER_BYTES:
                     self._report(topic, partition, base, stop - 1, path, "the header is damaged")
                 return
+            if not header.belongs(partition.topic_id, partition.index, base):
+                wrong = f"the header {header.misfit(partition.topic_id, partition.index)}"
+                self._report(topic, partition, base, stop - 1, path, wrong)
+                return
             footer = read_footer(self.files, descriptor, header.salt)
             newest = footer.max_time if footer is not None else None
             if footer is None and active and state is not None and state.last:
@@ -155,9 +161,12 @@ class _Survey:
             return
         if footer is None:
             self._report(topic, partition, base, stop - 1, path, "the footer is damaged")
-        elif base + footer.span != stop:
-            first = min(base + footer.span, stop - 1)
-            self._report(topic, partition, first, stop - 1, path, "it does not join the next one")
+        elif base + footer.span < stop:
+            first = base + footer.span
+            missing = f"{partition.path}/{segment_name(first)}"
+            self._report(topic, partition, first, stop - 1, missing, "the segment is missing")
+        elif base + footer.span > stop:
+            self._report(topic, partition, stop - 1, stop - 1, path, "it reaches into the next one")
 
     def _find_lost(
         self, topic: str, partition: Partition, path: str, base: int, descriptor: int, footer: Index

@@ -118,8 +118,15 @@ def check_journal(words: Words | None, journal: Journal, commands: Commands) -> 
 def check_damage(damage: Sequence[Damage], commands: Commands) -> Iterator[Finding]:
     """Damaged ranges, a finding for each partition."""
     by_place: dict[str, list[Damage]] = {}
+    cleared = []
     for each in damage:
-        by_place.setdefault(f"{each.topic}[{each.partition}]", []).append(each)
+        if each.first is None and each.file.endswith("/tails"):
+            cleared.append(f"{each.topic}[{each.partition}]")
+        else:
+            by_place.setdefault(f"{each.topic}[{each.partition}]", []).append(each)
+    if cleared:
+        what = f"The tails file is damaged: what it said of {named(cleared)} was cleared."
+        yield finding("tails-damaged", what, commands.tailrace("repair", options=("--dry-run",)))
     for place, ranges in by_place.items():
         told = named(
             f"{each.first} to {'the end' if each.last is None else each.last} ({each.reason})"

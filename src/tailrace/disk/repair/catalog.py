@@ -67,8 +67,11 @@ def examine(files: Files, path: str, planner: Planner, facts: Facts) -> Findings
     # The first offset that the records from the newest snapshot on do not tell of.
     complete = not begins or not first_is_missing
     expected = begins
-    for base in [each for each in bases if each < plan.end]:
-        for offset, value in _records(files, directory, base, plan.end, pieces.get(base)):
+    misnamed = dict(plan.misnamed)
+    named = {f"{directory}/{segment_name(base)}": base for base in bases}
+    placed = [(misnamed.get(file, base), file) for file, base in named.items() if file not in plan.aside]
+    for base, file in sorted(each for each in placed if each[0] < plan.end):
+        for offset, value in _records(files, file, base, plan.end, pieces.get(base)):
             if is_snapshot(value):
                 complete = True
             elif offset != expected:
@@ -138,7 +141,7 @@ def rebuild(files: Files, path: str, mender: Mender, findings: Findings, salvage
     descriptor = files.open(new, create=True)
     try:
         files.truncate(descriptor, 0)
-        files.write(descriptor, pack_header(0, 0, salt, mender.now_us), 0)
+        files.write(descriptor, pack_header(0, 0, salt, mender.now_us, base), 0)
         files.write_all(descriptor, placed.buffers, HEADER_BYTES)
         mender.sync(descriptor, new)
     finally:
@@ -158,11 +161,9 @@ def _bases(files: Files, directory: str) -> list[int]:
     return sorted(base for name in files.list_directory(directory) if (base := segment_base(name)) is not None)
 
 
-def _records(
-    files: Files, directory: str, base: int, end: int, pieces: Sequence[Any] | None
-) -> Iterator[tuple[int, bytes]]:
+def _records(files: Files, path: str, base: int, end: int, pieces: Sequence[Any] | None) -> Iterator[tuple[int, bytes]]:
     """The offsets and values of a segment's records that can be read."""
-    source = Source(files, f"{directory}/{segment_name(base)}", cached=True)
+    source = Source(files, path, cached=True)
     try:
         header = read_segment_header(files, source.descriptor)
         if pieces is None:
@@ -180,9 +181,8 @@ def _records(
 
 
 def _begins_with_snapshot(files: Files, directory: str, base: int) -> bool:
-    return any(
-        offset == base and is_snapshot(value) for offset, value in _records(files, directory, base, base + 1, None)
-    )
+    path = f"{directory}/{segment_name(base)}"
+    return any(offset == base and is_snapshot(value) for offset, value in _records(files, path, base, base + 1, None))
 
 
 def _topic_directories(files: Files, path: str) -> dict[str, list[int]]:
@@ -236,13 +236,20 @@ def _complete(
     catalog._put(entry._replace(slots=tuple(known)))
 
 
-def with_trims(files: Files, path: str, catalog: Catalog) -> None:
-    """Take the first segment of each partition for its trim, where the record of one may be lost."""
+def with_trims(files: Files, path: str, catalog: Catalog) -> list[str]:
+    """Take the first segment of each partition for its trim, where the record of one may be lost; what that means."""
+    notes = []
     for entry in list(catalog.by_id.values()):
         trims = dict(entry.trims)
         for index in range(len(entry.slots)):
             bases = _bases(files, f"{path}/{entry.directory}/{index}")
             if bases and bases[0] > trims.get(index, 0):
+                before = trims.get(index, 0)
                 trims[index] = bases[0]
+                notes.append(
+                    f"{entry.name}[{index}] begins at {bases[0]} now: the records {before} to {bases[0] - 1} were "
+                    "trimmed and the record of that is lost, or their segments are missing"
+                )
         if trims != entry.trims:
             catalog._put(entry._replace(trims=trims))
+    return notes

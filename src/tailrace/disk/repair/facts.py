@@ -29,6 +29,8 @@ class Facts(NamedTuple):
     cached: bool = False
     # The state may speak of a place at which the segment was not whole, so it counts if its last frame is there.
     doubtful: bool = False
+    # The tails were lost or damaged, not only of another boot: whole frames behind damage count as records.
+    blind: bool = False
     # `end` is a word that nothing checks: it counts as far as the segments can hold so much.
     bounded: bool = False
 
@@ -82,11 +84,13 @@ class PartitionPlan(NamedTuple):
     aside: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
+    # Files under the name of another segment, each with the base that its header says.
+    misnamed: tuple[tuple[str, int], ...] = ()
 
     @property
     def sound(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.segments or self.reset or self.aside or self.leftovers)
+        return not (self.segments or self.reset or self.aside or self.leftovers or self.misnamed)
 
     @property
     def lost(self) -> list[Lost]:

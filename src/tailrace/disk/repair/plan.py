@@ -10,10 +10,11 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, Entry, Part
 from tailrace.disk.repair.facts import Facts, PartitionPlan, SegmentPlan
-from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan
+from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan, reach_behind
 from tailrace.disk.repair.source import READ_BYTES, Source, ends_in, footer_salt
 from tailrace.disk.segment import (
     HEADER_BYTES,
+    UNSAID,
     Index,
     SegmentHeader,
     read_footer,
@@ -23,7 +24,7 @@ from tailrace.disk.segment import (
     walk,
     whole_groups,
 )
-from tailrace.limits import FRAME_RECORDS_MAX, OFFSET_MAX
+from tailrace.limits import FRAME_RECORDS_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tailrace.disk.tails import State
 
 NEW_SUFFIX = ".new"
+# Of a segment on its way from a wrong name to its own: what stands there may have to go away first.
+MOVED_SUFFIX = ".moved"
 STAGED_SUFFIX = ".staged"
 # Staged segments that nobody committed for so long are leftovers; younger ones may still be waited for.
 STAGED_AGE_US = 3_600_000_000
@@ -56,13 +59,6 @@ class Planner:
         """What is to be done to the partition of a slot."""
         return _Partition(self, place, facts._replace(cached=facts.cached or self.cached)).plan()
 
-    def unreached(self, place: SlotPlace) -> str | None:
-        """The newest segment of a slot of which nothing is promised, if whole frames lie behind where its chain ends.
-
-        They may be what a dead writer left, or what stands behind damage: without a promise nothing tells.
-        """
-        return _Partition(self, place, Facts(0, place.trim, None, recovering=True, cached=True)).unreached()
-
 
 class _Partition:
     def __init__(self, planner: Planner, place: SlotPlace, facts: Facts) -> None:
@@ -82,6 +78,7 @@ class _Partition:
         # By base the smallest and the largest time of the records in a segment.
         self.times: dict[int, tuple[int, int]] = {}
         self.aside: list[str] = []
+        self.misnamed: list[tuple[str, int]] = []
         self.empty: list[str] = []
         self.reset = bool(facts.suspect)
         # Whether the newest segment is an empty one behind the end: then no other is the one that the state names.
@@ -91,6 +88,7 @@ class _Partition:
     def plan(self) -> PartitionPlan:
         if self.facts.suspect:
             self.why.append(self.facts.suspect)
+        self._name_rightly()
         self._adopt()
         self._find_end()
         bases = self._used_bases()
@@ -107,8 +105,9 @@ class _Partition:
         leftovers = tuple(self._leftovers())
         segments = tuple(self._between(each) for each in sorted(self.segments, key=lambda each: each.base))
         return PartitionPlan(
-            self.place, self.end, self.facts.start, segments, self.reset, tuple(self.aside), leftovers, tuple(self.why)
-        )
+            self.place, self.end, self.facts.start, segments, self.reset, tuple(self.aside), leftovers, tuple(self.why),
+            tuple(self.misnamed),
+        )  # fmt: skip
 
     def _between(self, segment: SegmentPlan) -> SegmentPlan:
         """The same with the times of its neighbours, for placeholders at its edges."""
@@ -117,6 +116,41 @@ class _Partition:
         return segment._replace(before=max(before, default=None), behind=behind[0] if behind else None)
 
     # What belongs to it.
+
+    def _name_rightly(self) -> None:
+        """Take every segment for the one that its header says; one whose place another has rightly is put aside."""
+        wrong = [
+            (path, said)
+            for base, path in sorted(self.sources.items())
+            if (said := self._said(path)) >= 0 and said != base
+        ]
+        for path, _ in wrong:
+            self.sources = {base: each for base, each in self.sources.items() if each != path}
+        # What a repair that died had on its way.
+        wrong += [
+            (f"{self.directory}/{name}", base)
+            for name in self.names
+            if name.endswith(MOVED_SUFFIX) and (base := segment_base(name.removesuffix(MOVED_SUFFIX))) is not None
+        ]
+        for path, said in wrong:
+            name = path.rpartition("/")[2]
+            if said in self.sources:
+                self.aside.append(path)
+                self.why.append(f"{name} says that its first record is {said}, where another segment stands")
+            else:
+                self.sources[said] = path
+                self.misnamed.append((path, said))
+                self.why.append(f"{name} says that its first record is {said}, and gets the name of that")
+
+    def _said(self, path: str) -> int:
+        """The base that a header says, if it is one of this partition."""
+        descriptor = self.files.open(path)
+        try:
+            header = read_segment_header(self.files, descriptor)
+        finally:
+            self.files.close(descriptor)
+        owner = (self.place.topic_id, self.place.partition)
+        return UNSAID if header is None or (header.topic_id, header.partition) != owner else header.base
 
     def _adopt(self) -> None:
         """Give staged segments their place that a commit named and nobody renamed."""
@@ -192,7 +226,8 @@ class _Partition:
             after = 0
             for group in whole_groups(walk(source.read, HEADER_BYTES, 0, chain, source.size, bodies=True)):
                 after = group[-1].header.base + group[-1].header.span
-            return base + after
+            behind = reach_behind(source.read, salt, source.size) if salt and self.facts.blind else None
+            return base + (after if behind is None else behind.offset)
         finally:
             source.close()
 
@@ -301,7 +336,7 @@ class _Partition:
             self.files.read(source.descriptor, len(part.data), part.position) != part.data for part in writes
         ):
             wrong.append("the journal holds bytes of a commit that it does not have, or has otherwise")
-        staged = not source.path.endswith(segment_name(base))
+        staged = source.path.endswith(STAGED_SUFFIX)
         if wrong or staged or (newest and self.reset):
             why = "; ".join(wrong) or f"{segment_name(base)} is written anew"
             self.why += [f"{segment_name(base)}: {each}" for each in wrong]
@@ -354,23 +389,6 @@ class _Partition:
         elif base + footer.span > following:
             wrong.append("it reaches into the next segment")
         return wrong
-
-    def unreached(self) -> str | None:
-        path = self.sources[max(self.sources)] if self.sources else None
-        if path is None:
-            return None
-        source = Source(self.files, path, cached=True)
-        try:
-            header = read_segment_header(self.files, source.descriptor)
-            if header is None or read_footer(self.files, source.descriptor, header.salt) is not None:
-                return None
-            here = Anchor(0, HEADER_BYTES, salt_chain(header.salt))
-            for group in whole_groups(walk(source.read, here.position, 0, here.chain, source.size, bodies=True)):
-                last = group[-1]
-                here = Anchor(last.header.base + last.header.span, last.position + last.header.size, last.header.crc)
-            return path if Scan(source.read, source.size, OFFSET_MAX, (), Index(0)).goes_on(here) else None
-        finally:
-            source.close()
 
     # What is missing.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.frame import MAGIC, Header, body_fits, crc32c, read_header
-from tailrace.disk.segment import CHUNK_BYTES, HEADER_BYTES, Found, Index, Read, walk
+from tailrace.disk.frame import MAGIC, Header, body_fits, crc32c, read_header, salt_chain
+from tailrace.disk.segment import CHUNK_BYTES, HEADER_BYTES, Found, Index, Read, walk, whole_groups
+from tailrace.limits import OFFSET_MAX
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 _CRC_AT = FRAME_HEADER_BYTES - 4
@@ -44,6 +46,28 @@ class Anchor(NamedTuple):
     offset: int
     position: int
     chain: int
+
+
+class Reached(NamedTuple):
+    """The end of the frames behind damage: position, offset (relative), chain, and where the last of them lies."""
+
+    position: int
+    offset: int
+    chain: int
+    last: int
+
+
+def reach_behind(read: Read, salt: int, stop: int) -> Reached | None:
+    """Where the last whole group of frames ends that lies behind damage in a segment; None when there is none."""
+    for run in reversed(Scan(read, stop, OFFSET_MAX, (), Index(0)).behind(salt_chain(salt))):
+        reached = None
+        for group in whole_groups(walk(read, run.position, run.first, run.chain, run.stop, bodies=False)):
+            last = group[-1]
+            header = last.header
+            reached = Reached(last.position + header.size, header.base + header.span, header.crc, last.position)
+        if reached is not None:
+            return reached
+    return None
 
 
 def is_decodable(found: Found) -> str | None:
@@ -87,14 +111,18 @@ class Scan:
                 here = self._behind(here)
         return self.pieces
 
-    def goes_on(self, here: Anchor) -> bool:
-        """Whether any whole frame with a later offset lies behind a place at which the chain ends."""
-        position = self._next(here.position, self.stop)
-        while position >= 0:
-            if self._candidate(position, here.offset, self.span, self.stop) is not None:
-                return True
-            position = self._next(position + 8, self.stop)
-        return False
+    def behind(self, chain: int) -> list[Run]:
+        """The runs behind the first damage, where nothing tells up to where there were records.
+
+        A frame that breaks the chain and leaves no offset out is what a dead writer left, and no record of this one.
+        """
+        runs = []
+        for before, piece in pairwise(self.run(chain)):
+            if isinstance(piece, Run):
+                if isinstance(before, Run):
+                    break
+                runs.append(piece)
+        return runs
 
     def _first_chain(self) -> int:
         header = read_header(self._bytes(FRAME_HEADER_BYTES, HEADER_BYTES))

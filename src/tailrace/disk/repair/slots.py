@@ -34,6 +34,8 @@ from tailrace.disk.tails import (
     UNSYNCABLE,
     State,
     Tails,
+    beneath,
+    is_dropping,
     pack_block,
     word_of,
 )
@@ -41,14 +43,15 @@ from tailrace.disk.tails import (
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.files import Files
-    from tailrace.disk.recovery import Floor
+    from tailrace.disk.recovery import Floors
     from tailrace.disk.repair.journal import Salvaged
 
 
-def facts_of_floor(floor: Floor | None, place: SlotPlace) -> Facts:
+def facts_of_floor(floors: Floors, place: SlotPlace) -> Facts:
     """What is known of a slot before a recovery: what the old tails promise of it."""
+    floor = floors.slots.get(place.slot)
     promised = floor.state if floor is not None and floor.incarnation == place.incarnation else ABSENT
-    return Facts(promised.safe, max(place.trim, 0), None, recovering=True)
+    return Facts(promised.safe, max(place.trim, 0), None, recovering=True, blind=floors.blind(place.slot))
 
 
 class Slots:
@@ -59,6 +62,9 @@ class Slots:
         words = tails.words
         self.log_failed = bool(words[LOG_FAILED_WORD])
         self.unresolved = words[UNRESOLVED_WORD]
+        # Beside a commit that waits for room a drop is seen in its slots alone.
+        marks = [words[word_of(slot) + PENDING] for slot in self._slots()]
+        self.dropping = self.unresolved == DROPPING or any(map(is_dropping, marks))
         self.new_journal = journal_damaged or self.log_failed or bool(self.unresolved)
         # The commit that nobody finished, when it is whole: then it is committed.
         found = [entry for entry in entries if self.unresolved and entry.lsn == self.unresolved]
@@ -84,9 +90,9 @@ class Slots:
         whys = []
         if self.log_failed:
             whys.append("it could not be synced, so the log is read-only")
-        if self.unresolved == DROPPING:
+        if self.dropping:
             whys.append("a topic was being dropped: it is dropped if that was published, and never will be otherwise")
-        elif self.unresolved:
+        if self.unresolved not in (0, DROPPING):
             fate = "it is whole, and so it is kept" if self.commit else "it is not whole, and so it never happened"
             whys.append(f"a commit over several partitions was not finished: {fate}")
         return whys
@@ -94,7 +100,7 @@ class Slots:
     def neutralise_drop(self, files: Files, directory: str) -> None:
         """Overwrite what a dead drop may have left in the catalog behind its end, before its marks are cleared."""
         block = self.tails.read_block(CATALOG_SLOT)
-        if self.unresolved != DROPPING or block is None or not block[1].active:
+        if not self.dropping or block is None or not block[1].active:
             return
         path = f"{directory}/{segment_name(block[1].base)}"
         if files.stat(path) is not None:
@@ -137,7 +143,7 @@ class Slots:
             return "a sync failed here, so it is read-only"
         if words[word + FAILED]:
             return "it was found damaged, so it is read-only"
-        if words[word + PENDING] and (place.slot, place.incarnation) in self.committed:
+        if beneath(words[word + PENDING]) and (place.slot, place.incarnation) in self.committed:
             return "a commit over several partitions was not finished here"
         if self.new_journal and words[word + DIRTY]:
             return "the journal vouches for records that its segment may not have"

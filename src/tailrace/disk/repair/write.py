@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tailrace.disk.frame import MORE, Header, Prepared, place_one, prepare_lost, salt_chain
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import PartitionPlan, SegmentPlan
-from tailrace.disk.repair.plan import NEW_SUFFIX
+from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX
 from tailrace.disk.repair.scan import Hole, Run
 from tailrace.disk.repair.source import Source
 from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segment_base, segment_name, walk
@@ -200,21 +200,39 @@ class Mender:
         self._make_directory(directory)
         for path in plan.aside:
             self.keep_aside(path)
+        named = self._name_rightly(plan, directory)
         newest: Written | None = None
         written = set()
-        for segment in plan.segments:
+        segments = [each._replace(path=named.get(each.path or "", each.path)) for each in plan.segments]
+        for segment in segments:
             newest = self._rewrite(plan.place, topic, segment)
             written.add(f"{directory}/{segment_name(segment.base)}")
         for path in plan.leftovers:
             if path not in written and files.stat(path) is not None:
                 files.remove_file(path)
-        for segment in plan.segments:
+        for segment in segments:
             if segment.path is not None and segment.path not in written and files.stat(segment.path) is not None:
                 # A staged file that was copied.
                 files.remove_file(segment.path)
         if not plan.reset:
             return None
         return self._state(plan, newest)
+
+    def _name_rightly(self, plan: PartitionPlan, directory: str) -> dict[str, str]:
+        """Give segments under wrong names their own, all of them out of the way first; the new path of each."""
+        if not plan.misnamed:
+            return {}
+        named = {path: f"{directory}/{segment_name(base)}" for path, base in plan.misnamed}
+        for path, target in named.items():
+            self._note(target)
+            if path != f"{target}{MOVED_SUFFIX}":
+                self.files.rename(path, f"{target}{MOVED_SUFFIX}")
+        # Before any of them gets a name that another had: a power cut may take back the one without the other.
+        self.files.sync_directory(directory)
+        for target in named.values():
+            self.files.rename(f"{target}{MOVED_SUFFIX}", target)
+        self.files.sync_directory(directory)
+        return named
 
     def _make_directory(self, directory: str) -> None:
         """Whoever lost the files of a partition may have lost its directory as well."""
@@ -264,7 +282,7 @@ class Mender:
             descriptor = files.open(new, create=True)
             try:
                 files.truncate(descriptor, 0)
-                writing = _Segment(files, descriptor, place, segment.created or self.now_us)
+                writing = _Segment(files, descriptor, place, segment.base, segment.created or self.now_us)
                 for number, piece in enumerate(segment.pieces):
                     if isinstance(piece, Run):
                         assert source is not None
@@ -303,7 +321,7 @@ class Mender:
 class _Segment:
     """A segment that grows frame by frame."""
 
-    def __init__(self, files: Files, descriptor: int, place: SlotPlace, created: int) -> None:
+    def __init__(self, files: Files, descriptor: int, place: SlotPlace, base: int, created: int) -> None:
         self.files = files
         self.descriptor = descriptor
         salt = salted(files)
@@ -313,7 +331,7 @@ class _Segment:
         self.written = HEADER_BYTES
         self.buffers: list[bytes] = []
         self.size = 0
-        files.write(descriptor, pack_header(place.topic_id, place.partition, salt, created), 0)
+        files.write(descriptor, pack_header(place.topic_id, place.partition, salt, created, base), 0)
 
     def copy(self, source: Source, run: Run) -> None:
         """Take over frames under their own offsets; each stands for itself now, so none is followed by more."""
