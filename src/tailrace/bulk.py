@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace.disk.partition import Partition
     from tailrace.engine import Engine
-    from tailrace.group_state import GroupState
+    from tailrace.groups.state import GroupState
     from tailrace.log import Log
     from tailrace.types import Data, Duration
 
@@ -340,11 +340,11 @@ def record_progress(
     retention. `topics` are the names and patterns that it reads, by default those of the positions. A cursor is never
     stored above what is safe; positions in topics that do not exist are left out.
     """
-    from tailrace.group_log import open_group
-    from tailrace.group_state import Member
-    from tailrace.membership import is_alive, members_directory
+    from tailrace.groups.log import open_group
+    from tailrace.groups.membership import is_alive, members_directory
+    from tailrace.groups.state import Member
+    from tailrace.groups.wants import parse_topics
     from tailrace.names import validate_group_name
-    from tailrace.wants import parse_topics
 
     engine = log.writing()
     catalog = engine.refresh()

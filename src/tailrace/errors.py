@@ -135,7 +135,10 @@ class DataError(TailraceError):
 
 
 class CorruptionError(DataError):
-    """Stored bytes are damaged: the records `first` to `last` (inclusive) of one partition cannot be read."""
+    """Stored bytes are damaged: the records `first` to `last` (inclusive) of one partition cannot be read.
+
+    `repaired` says that a repair has given them up already, so that nothing is left to be repaired.
+    """
 
     code = "corruption"
     hint = "Records outside the named range are readable; run: tailrace repair --dry-run"
@@ -149,9 +152,11 @@ class CorruptionError(DataError):
         first: int | None = None,
         last: int | None = None,
         path: str | None = None,
+        repaired: bool = False,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
+        self.repaired = repaired
         self.topic = topic
         self.partition = partition
         self.first = first
@@ -334,6 +339,8 @@ class StorageError(TailraceError, OSError):
 
     code = "storage"
     hint = "What was acknowledged before is unharmed; look at the disk and its permissions, then try again."
+    # What is to be done before the same is tried again.
+    remedy: str = "look at the disk and its permissions"
 
     def __init__(
         self, message: str, *, errno: int | None = None, path: str | None = None, hint: str | None = None
@@ -353,6 +360,7 @@ class DiskFullError(StorageError):
 
     code = "disk-full"
     hint = "Nothing of this call was kept and reading goes on; free some space, then try again."
+    remedy = "free some space"
 
 
 class DurabilityError(StorageError):

@@ -12,9 +12,16 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header
 from tailrace.disk.gauges import collect
 from tailrace.disk.journal import ENTRIES_AT, JournalFile, journal_numbers
-from tailrace.disk.segment import HEADER_BYTES, read_footer, read_segment_header, segment_base, segment_name
+from tailrace.disk.segment import (
+    HEADER_BYTES,
+    lost_ranges,
+    read_footer,
+    read_segment_header,
+    segment_base,
+    segment_name,
+)
 from tailrace.disk.tails import END, SLOTS_WORD, START
-from tailrace.errors import CorruptionError, OffsetOutOfRangeError, VersionError
+from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.names import is_internal
 from tailrace.options import TopicSettings, parse_duration
 from tailrace.records import to_datetime
@@ -58,7 +65,7 @@ def stats(engine: Engine) -> Stats:
         id=store.home.log_id.hex(),
         topics=len(entries),
         partitions=sum(len(entry.slots) for entry in entries),
-        records=sum(size.end - size.start for size in sizes),
+        records=sum(size.records for size in sizes),
         bytes=sum(size.bytes for size in sizes),
         appended_records=totals.appended_records,
         appended_bytes=totals.appended_bytes,
@@ -76,6 +83,7 @@ def stats(engine: Engine) -> Stats:
         full_in=full_in,
         nearly_full=free < min(disk // 20, NEARLY_FULL_BYTES)
         or (full_in is not None and full_in < NEARLY_FULL_SECONDS),
+        lost_records=sum(size.lost for size in sizes),
     )
 
 
@@ -112,12 +120,13 @@ def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
             TopicInfo(
                 name=name,
                 partitions=len(entry.slots),
-                records=sum(size.end - size.start for size in sizes),
+                records=sum(size.records for size in sizes),
                 bytes=sum(size.bytes for size in sizes),
                 rate=survey.rate(entry, sum(size.end for size in sizes)),
                 oldest=_earliest(sizes),
                 newest=_latest(sizes),
                 settings=survey.settings(entry),
+                lost_records=sum(size.lost for size in sizes),
             )
         )
     return found
@@ -131,6 +140,17 @@ class Size(NamedTuple):
     bytes: int = 0
     oldest: int | None = None
     newest: int | None = None
+    # How many of the offsets a repair gave up.
+    lost: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+        return self.end - self.start - self.lost
+
+
+# The offsets (first and last) of the placeholders in a segment, under its base and the inode of its file.
+Holes = dict[tuple[int, int], list[tuple[int, int]]]
 
 
 class Sealed(NamedTuple):
@@ -139,6 +159,7 @@ class Sealed(NamedTuple):
     first: int
     newest: int
     bytes: int
+    holes: Holes
 
 
 class Survey:
@@ -186,7 +207,9 @@ class Survey:
         try:
             sealed = self.sealed.get(slot)
             if sealed is None or sealed.newest != state.base or start != before.start:
-                sealed = self.sealed[slot] = self._list(partition, state.base, start)
+                sealed = self.sealed[slot] = self._list(partition, state.base, start, sealed)
+            # A repair seals what it writes, so that a segment which takes appends has no placeholders.
+            holes = sealed.holes if state.active else {**sealed.holes, **self._look(partition, [state.base], sealed)}
             oldest = before.oldest
             if oldest is None or start != before.start:
                 oldest = self._oldest(partition, sealed.first, start)
@@ -194,14 +217,37 @@ class Survey:
         except (FileNotFoundError, VersionError):
             # Trimmed or dropped in this moment; the next call sees it.
             return Size(start, end)
-        return Size(start, end, sealed.bytes + state.position, oldest, newest)
+        ranges = [(max(first, start), min(last, end - 1)) for found in holes.values() for first, last in found]
+        lost = sum(last - first + 1 for first, last in ranges if first <= last)
+        return Size(start, end, sealed.bytes + state.position, oldest, newest, lost)
 
-    def _list(self, partition: Partition, newest: int, start: int) -> Sealed:
+    def _list(self, partition: Partition, newest: int, start: int, before: Sealed | None) -> Sealed:
         names = self.files.list_directory(partition.path)
         bases = sorted(base for name in names if (base := segment_base(name)) is not None and base <= newest)
         kept = [base for base, following in pairwise(bases) if following > start]
         stats = [self.files.stat(f"{partition.path}/{segment_name(base)}") for base in kept]
-        return Sealed(min(kept, default=newest), newest, sum(stat.size for stat in stats if stat is not None))
+        size = sum(stat.size for stat in stats if stat is not None)
+        return Sealed(min(kept, default=newest), newest, size, self._look(partition, kept, before))
+
+    def _look(self, partition: Partition, bases: Iterable[int], before: Sealed | None) -> Holes:
+        """The placeholders in sealed segments; those that were looked at before are not opened again."""
+        found: Holes = {}
+        for base in bases:
+            path = f"{partition.path}/{segment_name(base)}"
+            stat = self.files.stat(path)
+            if stat is None:
+                # Removed in this moment, or missing, which is damage and no loss that a repair has named.
+                continue
+            known = before.holes.get((base, stat.inode)) if before is not None else None
+            found[base, stat.inode] = self._holes(path, base) if known is None else known
+        return found
+
+    def _holes(self, path: str, base: int) -> list[tuple[int, int]]:
+        descriptor = self.files.open(path)
+        try:
+            return [(base + first, base + last) for first, last in lost_ranges(self.files, descriptor)]
+        finally:
+            self.files.close(descriptor)
 
     def _oldest(self, partition: Partition, base: int, start: int) -> int | None:
         """The smallest time of the first frame kept, or of its stretch when a trim cut into the segment."""
@@ -255,9 +301,9 @@ class Survey:
                 reader = self.store.reader(partition)
                 try:
                     count += max(0, size.end - reader.offset_at(since))
-                except (CorruptionError, OffsetOutOfRangeError):
+                except (CorruptionError, OffsetOutOfRangeError, TopicNotFoundError):
                     # A listing shows what it can; reading the topic and verify() name the damage, and what a vacuum
-                    # removes in this moment is not there next time.
+                    # or a drop removes in this moment is not there next time.
                     continue
                 finally:
                     reader.close()

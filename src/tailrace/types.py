@@ -131,7 +131,10 @@ class GroupInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic in a listing; `rate` is records appended a second, lately."""
+    """One topic in a listing; `rate` is records appended a second, lately.
+
+    `lost_records` counts the offsets that a repair gave up; they are not among `records`.
+    """
 
     name: str
     partitions: int
@@ -141,6 +144,7 @@ class TopicInfo(NamedTuple):
     oldest: datetime | None
     newest: datetime | None
     settings: Settings
+    lost_records: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -149,6 +153,10 @@ class TopicInfo(NamedTuple):
             "newest": format_time(self.newest),
             "settings": dict(self.settings),
         }
+
+
+# What every reason begins with that a reader gives for records which a repair has given up.
+GIVEN_UP = "Stored records were lost"
 
 
 class Damage(NamedTuple):
@@ -161,6 +169,11 @@ class Damage(NamedTuple):
     file: str
     position: int
     reason: str
+
+    @property
+    def repaired(self) -> bool:
+        """Whether a reader met what a repair has given up, so that nothing is left to be repaired."""
+        return self.reason.startswith(GIVEN_UP)
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()
@@ -291,8 +304,8 @@ class VacuumReport(NamedTuple):
 class BackupReport(NamedTuple):
     """What a backup holds, and what of it was copied this time; `journal_held_ms` is how long commits had to wait.
 
-    Records are those of users' topics, namespaces included; offsets that a repair gave up as lost are counted as well.
-    `damage` is empty unless damage was allowed.
+    Records are those of users' topics, namespaces included; the offsets among them that a repair gave up are counted
+    apart, as `lost_records`. `damage` is empty unless damage was allowed.
     """
 
     path: str
@@ -301,6 +314,7 @@ class BackupReport(NamedTuple):
     partitions: int
     namespaces: int
     records: int
+    lost_records: int
     bytes: int
     files: int
     copied_bytes: int
@@ -314,7 +328,10 @@ class BackupReport(NamedTuple):
 
 
 class RestoreReport(NamedTuple):
-    """What a restore has made: a log with a new id. `damage` is empty unless damage was allowed."""
+    """What a restore has made: a log with a new id. `damage` is empty unless damage was allowed.
+
+    `lost_records` counts the offsets that a repair had given up before the backup; they are not among `records`.
+    """
 
     path: str
     id: str
@@ -322,6 +339,7 @@ class RestoreReport(NamedTuple):
     partitions: int
     namespaces: int
     records: int
+    lost_records: int
     bytes: int
     files: int
     made: datetime
@@ -361,7 +379,10 @@ class JournalInfo(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """A log in numbers, over all its processes; the rates are of the last seconds."""
+    """A log in numbers, over all its processes; the rates are of the last seconds.
+
+    `lost_records` counts the offsets that a repair gave up; they are not among `records`.
+    """
 
     path: str
     id: str
@@ -384,6 +405,7 @@ class Stats(NamedTuple):
     disk_bytes: int
     full_in: float | None
     nearly_full: bool
+    lost_records: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +27,10 @@ class Cli:
 
     def __call__(self, *arguments: str, input: bytes | str | None = None) -> Result:
         return CliRunner().invoke(root, ["-L", str(self.path), *arguments], input=input, prog_name="tailrace")
+
+    def told(self, command: str, *options: str) -> str:
+        """A command on this log as a hint tells it, ready to be pasted."""
+        return shlex.join(["tailrace", "-L", str(self.path), *options]) + f" {command}"
 
     def ok(self, *arguments: str, input: bytes | str | None = None) -> str:
         """The stdout of a call that must succeed."""

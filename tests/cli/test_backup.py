@@ -10,11 +10,12 @@ import tailrace
 from tests.cli.test_process import Terminal
 
 BACKUP_FIELDS = {
-    "path", "id", "topics", "partitions", "namespaces", "records", "bytes", "files", "copied_bytes", "copied_files",
-    "damage", "journal_held_ms", "seconds",
+    "path", "id", "topics", "partitions", "namespaces", "records", "lost_records", "bytes", "files",
+    "copied_bytes", "copied_files", "damage", "journal_held_ms", "seconds",
 }  # fmt: skip
 RESTORE_FIELDS = {
-    "path", "id", "topics", "partitions", "namespaces", "records", "bytes", "files", "made", "damage", "seconds",
+    "path", "id", "topics", "partitions", "namespaces", "records", "lost_records", "bytes", "files", "made",
+    "damage", "seconds",
 }  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_damage(shop, tmp_path):
     result = shop("backup", str(target))
     assert result.exit_code == 5
     assert "orders[0]" in result.stderr
-    assert "tailrace repair" in result.stderr
+    assert shop.told("repair") in result.stderr
     assert (target / "backup.json").read_bytes() == before
     result = shop("backup", str(target), "--allow-damage", "-o", "json")
     assert result.exit_code == 5

@@ -139,7 +139,7 @@ def test_a_group_that_is_not_there(shop):
         error = json.loads(result.stderr)["error"]
         assert error["code"] == "group-not-found"
         assert "did you mean 'billing'?" in error["message"]
-        assert "tailrace group ls" in error["hint"]
+        assert shop.told("group ls") in error["hint"]
     assert shop("group", "show", "").exit_code == 2
     assert shop("group", "evict", "biling", "x", "-y").exit_code == 3
 

@@ -189,7 +189,7 @@ def test_an_offset_of_many_partitions_is_told_in_the_grammar_of_the_shell(cli):
 
 def test_a_hint_speaks_of_commands(shop):
     result = shop("get", "orders", "99")
-    assert "tailrace topic show" in result.stderr
+    assert shop.told("topic show orders\n") in result.stderr
     assert "Topic.offsets()" not in result.stderr
 
 

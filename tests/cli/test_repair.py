@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,7 +94,9 @@ def test_reading_on_behind_damage(damaged, repaired):
     assert result.exit_code == 5
     assert result.stdout == "one\nthree\n"
     assert "Left out: orders[0] offsets 1 to 1" in result.stderr
-    assert "1 damaged range left out." in result.stderr
+    assert f"1 {'lost' if repaired else 'damaged'} range left out." in result.stderr
+    assert (damaged.told("repair --dry-run") in result.stderr) is not repaired
+    assert ("there is nothing left to repair" in result.stderr) is repaired
     counted = damaged("read", "orders", "--count", "--on-damage", "skip")
     assert (counted.exit_code, counted.stdout) == (5, "2\n")
     whole = good(damaged, "read", "orders", "2", "--on-damage", "skip")
@@ -114,7 +119,7 @@ def test_a_log_that_does_not_open(cli):
     (cli.path / "tailrace.json").write_bytes(b"")
     refused = cli("read", "orders")
     assert refused.exit_code == 5
-    assert "tailrace repair" in refused.stderr
+    assert cli.told("repair\n") in refused.stderr
     result = good(cli, "repair", "-y")
     assert "The log is whole again, and no record is lost." in result.stderr
     assert cli.ok("read", "orders") == "one\n"
@@ -174,8 +179,11 @@ def test_what_cannot_be_told_from_leftovers_is_put_aside_and_told(cli):
         file.seek(64 + 96 * 5 + 30)
         file.write(b"????")
     (cli.path / "tails").unlink()
-    done = good(cli, "repair", "-y")
-    assert "behind the end of orders[0]" in done.stderr
+    looked = cli("repair", "--dry-run")
+    assert looked.exit_code == 5
+    assert "Nothing was changed" in looked.stderr
+    done = cli("repair", "-y")
+    assert done.exit_code == 5, "the log goes on, and something may be lost"
     assert "no record is lost" not in done.stderr
     assert list((cli.path / "quarantine").glob("*orders*"))
 
@@ -187,3 +195,147 @@ def test_a_repair_that_died_is_finished(cli):
     done = good(cli, "repair", "-y")
     assert "a repair died here" in done.stdout
     assert not (cli.path / "repair.unfinished").exists()
+
+
+def test_a_topic_without_its_settings_is_told_by_the_exit_code(cli):
+    """What only the catalog knew is lost with it: the log goes on, and the exit code says that something is missing."""
+    cli.ok("append", "orders", "one")
+    (segment,) = (cli.path / "catalog").glob("*.seg")
+    flip(segment, 64 + 82)
+    done = cli("repair", "-y")
+    assert done.exit_code == 5
+    assert cli.told("topic alter orders\n") in done.stderr
+    assert "could not be kept" in done.stderr
+    assert cli.ok("read", "orders") == "one\n"
+    assert good(cli, "repair", "-y").stdout == ""
+
+
+def test_what_a_repair_gave_up_is_no_record(damaged, tmp_path):
+    damaged("repair", "-y")
+    (row,) = json.loads(damaged.ok("topic", "ls", "-o", "json"))
+    assert (row["records"], row["lost_records"]) == (2, 1)
+    assert damaged.ok("topic", "ls", "-o", "table").splitlines()[0].split()[2:5] == ["records", "lost", "records"]
+    shown = json.loads(damaged.ok("topic", "show", "orders", "-o", "json"))
+    assert (shown["records"], shown["lost_records"]) == (2, 1)
+    assert "lost        1, given up by a repair" in damaged.ok("stats", "-o", "table")
+    damaged.ok("append", "orders", "four")
+    stats = json.loads(damaged.ok("stats", "-o", "json"))
+    assert (stats["records"], stats["lost_records"]) == (3, 1)
+    for copied in (3, 0):
+        result = good(damaged, "backup", str(tmp_path / "b"), "-o", "json")
+        report = json.loads(result.stdout)
+        assert (report["records"], report["lost_records"], report["copied_files"]) == (3, 1, copied)
+        assert "Backed up 3 records (1 lost record known from a repair) into" in result.stderr
+    result = good(damaged, "restore", str(tmp_path / "b"), str(tmp_path / "again"), "-o", "json")
+    report = json.loads(result.stdout)
+    assert (report["records"], report["lost_records"]) == (3, 1)
+    assert "Restored 3 records (1 lost record known from a repair)" in result.stderr
+    (row,) = json.loads(damaged.ok("-L", str(tmp_path / "again"), "topic", "ls", "-o", "json"))
+    assert (row["records"], row["lost_records"]) == (3, 1)
+    # A trim takes them along, also where it cuts into the segment they are in.
+    for before, records, lost in ((1, 2, 1), (2, 2, 0), (3, 1, 0)):
+        damaged.ok("topic", "trim", "orders", "--before", str(before), "-y")
+        (row,) = json.loads(damaged.ok("topic", "ls", "-o", "json"))
+        assert (row["records"], row["lost_records"]) == (records, lost)
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_group_is_told_how_to_come_past_what_cannot_be_read(damaged, repaired):
+    if repaired:
+        damaged("repair", "-y")
+    stopped = damaged("read", "orders", "--group", "the readers")
+    assert (stopped.exit_code, stopped.stdout) == (5, "one\n")
+    assert "on_damage" not in stopped.stderr
+    assert "--on-damage" not in stopped.stderr
+    reset = damaged.told("group reset 'the readers' --topic orders --to 0:2")
+    assert stopped.stderr.endswith(f"{reset}\n")
+    assert (damaged.told("repair --dry-run") in stopped.stderr) is not repaired
+    damaged.ok(*shlex.split(reset)[3:], "-y")
+    assert damaged.ok("read", "orders", "--group", "the readers") == "three\n"
+
+
+def test_a_reading_that_stops_at_what_is_lost_is_told_in_words_of_the_command_line(damaged):
+    damaged("repair", "-y")
+    stopped = damaged("read", "orders")
+    assert damaged.told("read orders --on-damage skip\n") in stopped.stderr
+    assert "read(" not in stopped.stderr
+
+
+def test_a_hint_names_the_log_and_the_namespace_that_were_named(damaged, tmp_path):
+    damaged.ok("append", "t", "x", "-N", "my eu")
+    (segment,) = damaged.path.glob("namespaces/*/topics/*-t/0/*.seg")
+    flip(segment, 64 + 82)
+    stopped = damaged("read", "t", "-N", "my eu")
+    assert damaged.told("repair --dry-run\n", "-N", "my eu") in stopped.stderr
+    told = json.loads(damaged("verify", "-N", "my eu", "-o", "json").stderr.splitlines()[-1])
+    assert told["error"]["hint"].endswith(damaged.told("repair --dry-run", "-N", "my eu"))
+    # What is lost in a namespace is read there, also where none was named.
+    done = damaged("repair", "-y", "-N", "my eu")
+    assert damaged.told("read t --on-damage skip", "-N", "my eu") in done.stderr
+    named = damaged.start("read", "orders")
+    _, stderr = named.communicate(timeout=60)
+    assert b"run: tailrace repair --dry-run\n" in stderr, "what the environment names need not be said"
+
+
+@pytest.mark.parametrize(
+    "command", ["read orders", "append orders x", "topic ls", "stats", "verify", "repair -y", "doctor", "backup b"]
+)
+def test_a_newer_format_is_no_damage(cli, command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    cli.ok("append", "orders", "one")
+    (cli.path / "tailrace.json").write_text('{"format": 2}')
+    result = cli(*command.split())
+    assert result.exit_code == 1
+    assert "has format 2, and this version of Tailrace knows 1" in result.stdout + result.stderr
+    assert "pip install --upgrade tailrace" in result.stdout + result.stderr
+    assert "damaged" not in result.stdout + result.stderr
+    assert (cli.path / "tailrace.json").read_text() == '{"format": 2}'
+
+
+AS_NOBODY = """
+import concurrent.futures.thread, difflib, encodings.ascii, importlib, json, logging, os, pkgutil, shutil, sys
+import tailrace, traceback, urllib.parse
+# The interpreter's own files may be root's alone: everything is imported before the rights are given up.
+for module in pkgutil.walk_packages(tailrace.__path__, "tailrace."):
+    if not module.name.startswith(("tailrace.spark", "tailrace.pytest", "tailrace.__main__", "tailrace.arrow")):
+        importlib.import_module(module.name)
+from tailrace.cli.program import root
+try:
+    root.main(["version"])
+except SystemExit:
+    pass
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+root.main(sys.argv[1:], prog_name="tailrace")
+"""
+
+
+def as_nobody(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+    """A command as a user without any rights runs it."""
+    for above in (cwd, *cwd.parents):
+        if above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o055)
+    command = [sys.executable, "-c", AS_NOBODY, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.parametrize("command", ["repair -y", "append orders x", "vacuum", "backup b"])
+def test_who_may_not_write_is_told_which_file_and_exits_with_8(damaged, command, tmp_path):
+    done = as_nobody(*command.split(), "-L", str(damaged.path), cwd=tmp_path)
+    assert done.returncode == 8, done.stderr
+    assert b"%s: Permission denied" % bytes(damaged.path / "lock") in done.stderr.replace(b" cannot be written to", b"")
+    assert b"; ask for " in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.parametrize("command", ["repair -y", "read orders", "verify", "stats", "backup b"])
+def test_who_may_not_read_is_told_which_file_and_exits_with_8(damaged, command, tmp_path):
+    identity = damaged.path / "tailrace.json"
+    identity.chmod(0o600)
+    done = as_nobody(*command.split(), "-L", str(damaged.path), cwd=tmp_path)
+    assert done.returncode == 8, done.stderr
+    assert bytes(identity) in done.stderr
+    assert b"Permission denied" in done.stderr
+    assert b"; ask for " in done.stderr

@@ -12,7 +12,8 @@ import pytest
 
 import tailrace
 from tailrace.cli.invocation import Invocation
-from tailrace.cli.resume import go_on, quote
+from tailrace.cli.quoting import quote
+from tailrace.cli.resume import go_on
 from tests.cli.conftest import COMMAND
 from tests.cli.test_process import count, read_line, wait_for
 

@@ -8,6 +8,7 @@ from tailrace.backup.manifest import LogPart, PartitionPart, Segment
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.copying import Settling, copy_segment, identify
 from tailrace.disk.opening import COPIED_FROM
+from tailrace.disk.segment import lost_ranges
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.types import Damage
 
@@ -141,7 +142,9 @@ class Copying:
         if wrong is None and base + copied.span != stop:
             wrong = f"it ends at {base + copied.span}, not at {stop}"
         span = copied.span if wrong is None else stop - base
-        segment = Segment(base, *copied.identity, copied.crc, span, wrong is None)
+        lost = lost_ranges(files, source) if wrong is None and piece.wanted.active is None else []
+        ranges = tuple((base + first, base + last) for first, last in lost)
+        segment = Segment(base, *copied.identity, copied.crc, span, wrong is None, ranges)
         self.settling.add(target, new, f"{self.directory}/{segment.file_name(topic_id, partition)}", segment.size)
         self.copied_files += 1
         if wrong is not None:

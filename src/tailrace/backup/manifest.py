@@ -23,7 +23,10 @@ HEAD_BYTES_MAX = 4_096
 
 
 class Segment(NamedTuple):
-    """One file of a backup; `whole` is false for one that was damaged when it was copied."""
+    """One file of a backup; `whole` is false for one that was damaged when it was copied.
+
+    `lost` are the offsets (first and last) for which a repair had left placeholders in it.
+    """
 
     base: int
     salt: int
@@ -32,6 +35,7 @@ class Segment(NamedTuple):
     crc: int
     span: int
     whole: bool
+    lost: tuple[tuple[int, int], ...] = ()
 
     def file_name(self, topic_id: int, partition: int) -> str:
         """Its name in the backup; a damaged one is told apart by its checksum."""
@@ -48,6 +52,18 @@ class PartitionPart(NamedTuple):
     slot: int
     state: State
     segments: tuple[Segment, ...]
+
+    @property
+    def lost(self) -> int:
+        """How many of its offsets a repair gave up."""
+        start, after = self.state.start, self.state.end
+        ranges = (each for segment in self.segments for each in segment.lost)
+        return sum(max(0, min(last + 1, after) - max(first, start)) for first, last in ranges)
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+        return self.state.end - self.state.start - self.lost
 
 
 class LogPart(NamedTuple):
@@ -88,6 +104,12 @@ def encode(manifest: Manifest) -> bytes:
                 for part in log.partitions
             ],
             "damage": [damage.to_json() for damage in log.damage],
+            "lost": [
+                [part.topic_id, part.partition, segment.base, segment.lost]
+                for part in log.partitions
+                for segment in part.segments
+                if segment.lost
+            ],
         }
         for log in manifest.logs
     ]
@@ -118,13 +140,17 @@ def decode(data: bytes, path: str) -> Manifest:
 def _parse(record: dict[str, Any]) -> Manifest:
     logs = []
     for log in record["logs"]:
+        lost = {
+            (int(topic_id), int(partition), int(base)): tuple((int(first), int(last)) for first, last in ranges)
+            for topic_id, partition, base, ranges in log.get("lost", ())
+        }
         parts = tuple(
             PartitionPart(
                 int(topic_id),
                 int(partition),
                 int(slot),
                 State(*map(int, state)),
-                tuple(map(_segment, segments)),
+                tuple(_segment(row, lost.get((int(topic_id), int(partition), int(row[0])), ())) for row in segments),
             )
             for topic_id, partition, slot, state, segments in log["partitions"]
         )
@@ -142,9 +168,9 @@ def _parse(record: dict[str, Any]) -> Manifest:
     return Manifest(int(record["made_us"]), tuple(logs))
 
 
-def _segment(row: list[Any]) -> Segment:
+def _segment(row: list[Any], lost: tuple[tuple[int, int], ...]) -> Segment:
     base, salt, size, chain, crc, span, whole = map(int, row)
-    return Segment(base, salt, size, chain, crc, span, bool(whole))
+    return Segment(base, salt, size, chain, crc, span, bool(whole), lost)
 
 
 def _damaged(path: str) -> CorruptionError:

@@ -71,9 +71,7 @@ class _Restore:
                 self._restore(log, log_id)
             # The log itself is the last: until it is one, nothing in it is taken for whole.
             for log, log_id in reversed([*zip(manifest.logs, ids, strict=True)]):
-                write_identity(files, self._path(log), log_id, log.settings)
-            # Should it come back after a cut, it says nothing beside an identity.
-            files.remove_file(f"{self.to}/{RESTORING_NAME}")
+                self._finish(log, log_id)
         finally:
             if lock >= 0:
                 files.close(lock)
@@ -89,13 +87,29 @@ class _Restore:
             topics=sum(not is_internal(name) for log in manifest.logs for name in log.topics.values()),
             partitions=len(users),
             namespaces=len(manifest.logs) - 1,
-            records=sum(part.state.end - part.state.start for _, part in users),
+            records=sum(part.records for _, part in users),
+            lost_records=sum(part.lost for _, part in users),
             bytes=self.total,
             files=len(segments),
             made=datetime.fromtimestamp(manifest.made_us / 1e6, UTC),
             damage=(*(damage for log in manifest.logs for damage in log.damage), *self.damage),
             seconds=files.monotonic() - began,
         )
+
+    def _finish(self, log: LogPart, log_id: bytes) -> None:
+        """Make it a log; the last of them takes the mark of a restore away."""
+        files, path = self.files, self._path(log)
+        try:
+            write_identity(files, path, log_id, log.settings)
+            if not log.namespace:
+                # Should it come back after a cut, it says nothing beside an identity.
+                files.remove_file(f"{self.to}/{RESTORING_NAME}")
+        except OSError:
+            # A name whose sync failed counts as synced: what is not surely a log must not be taken for one, nor stand
+            # in the way of the next restore.
+            if files.stat(f"{path}/{IDENTITY_NAME}") is not None:
+                files.remove_file(f"{path}/{IDENTITY_NAME}")
+            raise
 
     # Where it comes from, and where it goes.
 
@@ -114,18 +128,19 @@ class _Restore:
     def _prepare(self) -> None:
         """Have an empty directory with a mark in it that says what it will be."""
         files, to = self.files, self.to
-        if files.stat(f"{to}/{IDENTITY_NAME}") is not None:
+        stat = files.stat(to)
+        if stat is not None and stat.directory and files.stat(f"{to}/{IDENTITY_NAME}") is not None:
             raise OpenError(f"{to} is a log already.", hint="Nothing was changed; name a new or empty directory.")
+        refuse_overlap(files, self.backup, to, "backup")
         above = to
         while above := above.rpartition("/")[0]:
             if files.stat(f"{above}/{MANIFEST}") is not None:
                 raise OpenError(f"{to} lies inside the backup {above}.", hint="Nothing was changed; name another one.")
-        refuse_overlap(files, self.backup, to)
-        stat = files.stat(to)
         if stat is None:
             make_directories(files, to)
         elif not stat.directory:
-            raise NotALogError(f"{to} is a file, not a directory.")
+            hint = "Nothing was written there; name a new or empty directory."
+            raise NotALogError(f"{to} is a file, not a directory.", hint=hint)
         else:
             sync_name(files, to)
         names = files.list_directory(to)

@@ -232,13 +232,14 @@ class Backup:
             self.progress(self.done, max(self.total, self.done))
 
     def _report(self, manifest: Manifest, seconds: float) -> BackupReport:
-        records = size = files = partitions = topics = 0
+        records = lost = size = files = partitions = topics = 0
         for log in manifest.logs:
             for part in log.partitions:
                 files += len(part.segments)
                 size += sum(segment.size for segment in part.segments)
                 if part.slot != CATALOG_SLOT and not is_internal(log.topics[part.topic_id]):
-                    records += part.state.end - part.state.start
+                    records += part.records
+                    lost += part.lost
                     partitions += 1
             topics += sum(not is_internal(name) for name in log.topics.values())
         return BackupReport(
@@ -248,6 +249,7 @@ class Backup:
             partitions=partitions,
             namespaces=len(manifest.logs) - 1,
             records=records,
+            lost_records=lost,
             bytes=size,
             files=files,
             copied_bytes=self.done,
@@ -261,20 +263,25 @@ class Backup:
 _NAME_ANOTHER = "Nothing was written there; name a new or empty directory, or an earlier backup of this log."
 
 
-def refuse_overlap(files: Files, log: str, other: str) -> None:
-    """Refuse a directory inside of a log, and one that a log lies in."""
+def refuse_overlap(files: Files, source: str, other: str, what: str = "log") -> None:
+    """Refuse a directory that cannot be made, one inside of a log, and one that the log or backup to copy lies in."""
+    for above in reversed(_ancestors(other)[1:]):
+        stat = files.stat(above)
+        if stat is not None and not stat.directory:
+            hint = "Nothing was changed; name a directory that exists, or one that can be made."
+            raise NotALogError(f"{other} cannot be made: {above} is a file, not a directory.", hint=hint)
     for above in _ancestors(other):
         if files.stat(f"{above}/{IDENTITY_NAME}") is not None:
-            raise OpenError(
-                f"{other} lies inside the log {above}.", hint="Nothing was changed; name a directory outside of it."
-            )
+            where = "is a log itself" if above == other else f"lies inside the log {above}"
+            raise OpenError(f"{other} {where}.", hint="Nothing was changed; name a directory outside of it.")
     here = files.stat(other)
-    for above in _ancestors(log):
+    for above in _ancestors(source):
         stat = files.stat(above)
         if here is not None and stat is not None and (here.device, here.inode) == (stat.device, stat.inode):
-            raise OpenError(
-                f"The log {log} lies inside {other}.", hint="Nothing was changed; name a directory beside the log."
+            message = (
+                f"{other} is the {what} itself." if above == source else f"The {what} {source} lies inside {other}."
             )
+            raise OpenError(message, hint=f"Nothing was changed; name a directory beside the {what}.")
 
 
 def _ancestors(path: str) -> list[str]:

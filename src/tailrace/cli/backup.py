@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.errors import StorageError
+
 from .candidates import complete_directories, named_directory
 from .commands import command as make_command
 from .confirmation import counted
-from .ending import CommandError
+from .ending import CommandError, Interrupted
 from .failure import answering
 from .invocation import Invocation
 from .output import Progress, human_size, write_object
+from .resume import again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.types import Damage
+    from tailrace.types import BackupReport, Damage, RestoreReport
 
 
 @make_command("backup")
@@ -33,13 +36,20 @@ def command(invocation: Invocation, directory: str, allow_damage: bool) -> None:
     log of it again with: tailrace restore DIRECTORY TO
     """
     progress = Progress(invocation, "copying")
-    with invocation.open("change") as log:
-        try:
-            report = log.backup(directory, allow_damage=allow_damage, progress=progress.callback)
-        finally:
-            progress.clear()
+    before = _manifest(directory)
+    try:
+        with invocation.open("change") as log:
+            try:
+                report = log.backup(directory, allow_damage=allow_damage, progress=progress.callback)
+            finally:
+                progress.clear()
+    except KeyboardInterrupt:
+        raise Interrupted(f"{_left(directory, before)}\n{again(invocation)}") from None
+    except StorageError as error:
+        error.add_note(again(invocation))
+        raise
     copied = f"{counted(report.copied_files, 'file')} with {human_size(report.copied_bytes)}"
-    deed = f"Backed up {counted(report.records, 'record')} into {directory}, {copied} copied"
+    deed = f"Backed up {records_told(report)} into {directory}, {copied} copied"
     with answering(deed):
         write_object(invocation, shown(invocation, report.to_json()))
     refuse_damage(report.damage, deed)
@@ -47,10 +57,34 @@ def command(invocation: Invocation, directory: str, allow_damage: bool) -> None:
     invocation.note(f"{deed}, in {report.seconds:.2f} s; {held}.")
 
 
+def _manifest(directory: str) -> tuple[int, int] | None:
+    """What tells the manifest in a directory from the next one; None where there is none, which is no backup."""
+    try:
+        stat = os.stat(os.path.join(directory, "backup.json"))
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _left(directory: str, before: tuple[int, int] | None) -> str:
+    """What a backup that was interrupted leaves behind."""
+    now = _manifest(directory)
+    if now is None:
+        return f"The log is not changed; {directory} is no backup yet, and the next one clears away what was copied."
+    which = "still holds the backup of before" if now == before else "holds the new backup"
+    return f"The log is not changed, and {directory} {which}, whole."
+
+
+def records_told(report: BackupReport | RestoreReport) -> str:
+    """How many records there are, and how many a repair had given up before."""
+    lost = f" ({counted(report.lost_records, 'lost record')} known from a repair)" if report.lost_records else ""
+    return counted(report.records, "record") + lost
+
+
 def shown(invocation: Invocation, fields: dict[str, Any]) -> dict[str, Any]:
     """A report for people without what is nothing, for programs with everything."""
     if invocation.format() == "table":
-        return {name: value for name, value in fields.items() if value != []}
+        return {name: value for name, value in fields.items() if value or name not in ("damage", "lost_records")}
     return fields
 
 

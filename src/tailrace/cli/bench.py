@@ -15,10 +15,11 @@ import click
 from .arguments import parse_durable
 from .commands import Group
 from .commands import group as make_group
-from .ending import CommandError
+from .ending import CommandError, Interrupted
 from .failure import answering, wrong_arguments
 from .invocation import Invocation
 from .output import to_json, write, write_rows
+from .resume import again
 
 if TYPE_CHECKING:
     import tailrace
@@ -28,6 +29,7 @@ ROUNDS = 5
 # From this share on other processes had enough of the processors to be told of.
 NOISE_SHARE = 0.1
 STAMP_BYTES = 20
+_REMOVED = "What was written is removed; name a directory on a disk that has room, and that you may write to."
 _FIELDS = ("system", "how", "median", "p99", "unit", "ratio", "against", "durability")
 # What a narrow terminal goes without, the first first.
 _SPARE_FIELDS = ("p99", "how")
@@ -194,7 +196,7 @@ def _run(
         raise click.UsageError(f"{log} is a log: name a directory that is not in one.")
     watcher = Watcher()
     progress = _progress if sys.stderr.isatty() and not invocation.quiet else lambda _: None
-    with _ended_by_termination(), workplace(path) as directory:
+    with _ended_clean(invocation), _ended_by_termination(), workplace(path) as directory:
         invocation.detail(f"working in {directory}")
         try:
             with tailrace.open(directory / "log") as opened:
@@ -203,8 +205,7 @@ def _run(
                 progress("preparing")
                 results = run(make(directory, opened), ROUNDS, seconds, progress=progress)
         except sqlite3.Error as error:
-            hint = "What was written is removed; name a directory on a disk that has room."
-            raise CommandError("input-output", f"SQLite could not do its part: {error}.", hint) from None
+            raise CommandError("input-output", f"SQLite could not do its part: {error}.", _REMOVED) from None
         finally:
             progress("")
         facts = watcher.facts(directory)
@@ -267,6 +268,25 @@ def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
 def _progress(told: str) -> None:
     sys.stderr.write(f"\r\x1b[K{told}")
     sys.stderr.flush()
+
+
+@contextmanager
+def _ended_clean(invocation: Invocation) -> Iterator[None]:
+    """Inside, what ends a measurement before its time is told with what is left of it: nothing."""
+    from tailrace.errors import StorageError
+
+    try:
+        yield
+    except StorageError as error:
+        raise CommandError(error.code, str(error), _REMOVED) from None
+    except OSError as error:
+        # Where not even the directory can be made.
+        code = "not-allowed" if isinstance(error, PermissionError) else "input-output"
+        where = f" at {error.filename}" if error.filename else ""
+        raise CommandError(code, f"Nothing can be written{where}: {error.strerror or error}.", _REMOVED) from None
+    except KeyboardInterrupt:
+        left = "What was written for it is removed, and nothing was measured; it begins anew each time."
+        raise Interrupted(f"{left}\n{again(invocation)}") from None
 
 
 @contextmanager

@@ -101,7 +101,8 @@ class Command(click.Command):
         return super().parse_args(ctx, self._times_last(args) if self._times else args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.ensure_object(Invocation).command = ctx.command_path
+        invocation = ctx.ensure_object(Invocation)
+        invocation.command, invocation.given = ctx.command_path, ctx.params
         return super().invoke(ctx)
 
     def _times_last(self, arguments: list[str]) -> list[str]:

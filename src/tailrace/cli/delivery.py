@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from tailrace.errors import GroupNotFoundError, OffsetOutOfRangeError
+from tailrace.errors import CorruptionError, GroupNotFoundError, OffsetOutOfRangeError
 
 from .arguments import is_pattern
 from .confirmation import counted
@@ -18,9 +18,9 @@ from .ending import CommandError, Interrupted
 from .failure import wrong_arguments
 from .interrupt import Hold
 from .invocation import Invocation
-from .output import printable
+from .quoting import printable, quote
 from .rendering import ArrowRenderer, PlainRenderer, Renderer, render_values
-from .resume import go_on, quote
+from .resume import go_on
 
 if TYPE_CHECKING:
     from tailrace import Batch, Consumer, Log, Record, Topic
@@ -157,11 +157,24 @@ class Delivery:
             output.write(self.renderer.end())
             hint = "Nothing was skipped; go on at the first record that is left with: --on-lost earliest"
             raise CommandError(error.code, str(error), hint) from None
+        except CorruptionError as error:
+            output.write(self.renderer.end())
+            raise CommandError(error.code, str(error), self._past(error)) from None
         except Exception as error:
             if not isinstance(error, BrokenPipeError):
                 output.write(self.renderer.end())
             raise
         output.write(self.renderer.end())
+
+    def _past(self, error: CorruptionError) -> str:
+        """How a group comes past records that cannot be read: it is moved, since it skips nothing by itself."""
+        mend = "." if error.repaired else "; see what can be done with: tailrace repair --dry-run"
+        if error.topic is None or error.partition is None or error.last is None:
+            return f"Nothing was skipped, and the group stands before it{mend}"
+        names = f"{quote(self.options['group'])} --topic {quote(error.topic)}"
+        reset = f"tailrace group reset {names} --to {error.partition}:{error.last + 1}"
+        first = f"Nothing was skipped, and the group stands before them{mend}"
+        return f"{first}\nTo go on behind them, move the group with: {reset}"
 
     def _room(self) -> int:
         # How many of a batch pass a filter is known afterwards.

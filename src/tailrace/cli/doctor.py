@@ -13,14 +13,17 @@ from .commands import command as make_command
 from .confirmation import counted
 from .ending import CommandError
 from .invocation import Invocation
-from .output import printable, write, write_rows
+from .output import write, write_rows
+from .quoting import printable
 
 if TYPE_CHECKING:
     from tailrace.types import Finding
 
 _FIELDS = ("severity", "what", "why", "run", "code")
 _COLORS = {"error": "31", "warning": "33", "note": "36"}
-_HINT = "docs/doctor.md has a row for each code; what was not looked at is read by: tailrace verify"
+_HINT = "docs/doctor.md has a row for each code"
+# Of what can be opened at all.
+_MORE = "; what was not looked at is read by: tailrace verify"
 
 
 @make_command("doctor")
@@ -41,7 +44,9 @@ def command(invocation: Invocation) -> None:
     sys.stdout.flush()
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise CommandError(_code(errors), f"{_summary(findings)} found.", _HINT)
+        code = _code(errors)
+        hint = _HINT + (_MORE if code == "damage-found" else ".")
+        raise CommandError(code, f"{_summary(findings)} found.", hint)
     if findings:
         invocation.note(f"Nothing is wrong now: {_summary(findings)}.")
     else:

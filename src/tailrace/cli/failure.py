@@ -7,13 +7,15 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES, EPERM
 
 import click
 
-from tailrace.errors import TailraceError
+from tailrace.errors import CorruptionError, DurabilityError, StorageError, TailraceError
 
 from .ending import CommandError, Interrupted
 from .invocation import Invocation, tell
+from .quoting import quote
 
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGE, BUSY, STORAGE, NOT_ALLOWED, NOTHING_MATCHED = range(10)
 INTERRUPTED = 130
@@ -129,13 +131,13 @@ def report(error: BaseException, invocation: Invocation, arguments: list[str]) -
     code, message, hint = _describe(error, invocation)
     # A command adds to an error what it had done before, with add_note(), which a wrong argument leaves undone.
     notes = () if code == "usage" else getattr(error, "__notes__", ())
-    lines = [line for text in (hint, *notes) for line in text.split("\n") if line]
+    lines = [line for text in (hint, *notes) for line in invocation.whole(text).split("\n") if line]
     if _wants_json(invocation, arguments):
         import json
 
         tell(json.dumps({"error": {"code": code, "message": message, "hint": "\n".join(lines)}}))
     else:
-        from .output import printable
+        from .quoting import printable
 
         for line in (f"tailrace: {message}", *lines):
             tell(printable(line))
@@ -150,6 +152,19 @@ def _describe(error: BaseException, invocation: Invocation) -> tuple[str, str, s
     """The code, the sentence and the next step."""
     if isinstance(error, TailraceError):
         own = error.hint if "hint" in vars(error) else HINTS.get(error.code, error.hint)
+        if isinstance(error, CorruptionError) and error.repaired:
+            topic = "TOPIC" if error.topic is None else quote(error.topic)
+            own = (
+                "A repair has given these records up, and every other one can be read; "
+                f"read on behind them with: tailrace read {topic} --on-damage skip"
+            )
+        if _is_forbidden(error):
+            safe = "Nothing was changed"
+            if isinstance(error, StorageError):
+                safe = "What was acknowledged before is unharmed"
+            asked = f"{safe}; ask for the right to it, or act as the user whom the files belong to."
+            told = isinstance(error, StorageError) and "hint" in vars(error)
+            return "not-allowed", str(error), own if told else asked
         return error.code, str(error), own
     if isinstance(error, CommandError):
         return error.code, error.message, error.hint
@@ -163,6 +178,12 @@ def _describe(error: BaseException, invocation: Invocation) -> tuple[str, str, s
     if isinstance(error, OSError):
         return _describe_os_error(error)
     return "internal", f"{type(error).__name__}: {error}", "This is a fault of Tailrace; -v shows where it happened."
+
+
+def _is_forbidden(error: TailraceError) -> bool:
+    """Whether it is a right that is missing, which no look at the disk would mend."""
+    cause = error if isinstance(error, StorageError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (EACCES, EPERM) and not isinstance(error, DurabilityError)
 
 
 def _describe_os_error(error: OSError) -> tuple[str, str, str]:

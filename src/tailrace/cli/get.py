@@ -10,7 +10,8 @@ from .arguments import OFFSET_MAX, check_partition
 from .candidates import complete_topics
 from .commands import command as make_command
 from .invocation import Invocation
-from .output import display_width, printable, write, write_object
+from .output import display_width, write, write_object
+from .quoting import printable
 from .rendering import ArrowRenderer, make_renderer, record_object
 
 

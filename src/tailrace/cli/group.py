@@ -16,7 +16,8 @@ from .confirmation import confirm, counted
 from .ending import CommandError
 from .failure import answering, wrong_arguments
 from .invocation import Invocation
-from .output import csv_text, exact_cell, plain_cell, printable, to_json, write, write_object, write_rows
+from .output import csv_text, exact_cell, plain_cell, to_json, write, write_object, write_rows
+from .quoting import printable
 from .watching import check_watch, repeat, watch_options
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def _warn_of_members(invocation: Invocation, info: GroupInfo, *, force: bool) ->
 
 
 def _show_command(name: str) -> str:
-    from .resume import quote
+    from .quoting import quote
 
     return f"tailrace group show {quote(name)}"
 

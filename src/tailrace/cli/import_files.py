@@ -18,7 +18,8 @@ from .confirmation import counted
 from .ending import Interrupted
 from .failure import FAILED, answering
 from .invocation import Invocation, tell
-from .output import Progress, printable, to_json, write
+from .output import Progress, to_json, write
+from .quoting import printable
 from .resume import go_on
 from .rows import read_rows
 from .writing import Written, value_bytes_max

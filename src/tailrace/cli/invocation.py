@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -19,6 +20,9 @@ Intent = Literal["read", "change", "create"]
 _NAMESPACE = "TAILRACE_NAMESPACE"
 _JOURNAL = "TAILRACE_JOURNAL_BYTES"
 _IDENTITY = "tailrace.json"
+# A command in a sentence that works on the log at hand, and what stands in it for a name that the caller knows.
+_COMMANDS = re.compile(r"\btailrace (read|topic|group|namespace|stats|doctor|verify|repair|vacuum|backup)\b")
+_NAMES = re.compile(r"\btailrace (topic|group) (\w+) NAME\b")
 OUTPUTS = ("auto", "table", "json", "jsonl", "csv", "arrow")
 
 
@@ -35,6 +39,10 @@ class Invocation:
         self.yes = False
         # The command that runs, as it is typed: "tailrace topic trim".
         self.command = "tailrace"
+        # All that was typed behind the name of the program.
+        self.arguments: list[str] = []
+        # What it was given, by the names of its arguments and options.
+        self.given: dict[str, Any] = {}
 
     @property
     def space(self) -> str:
@@ -54,7 +62,7 @@ class Invocation:
             with _namespace_hidden():
                 return self._open(location, intent, namespace or None)
         except NotALogError as error:
-            raise _explained(error, location, namespace) from None
+            raise explained(error, location, namespace) from None
         except ValueError as error:
             # The one argument of opening that comes from the environment.
             if _JOURNAL not in str(error):
@@ -83,7 +91,7 @@ class Invocation:
                 outer.namespace(name).close()
             return log.namespace(name)
         except tailrace.errors.NotALogError as error:
-            raise _explained(error, log.location, name) from None
+            raise explained(error, log.location, name) from None
 
     def _open(self, location: str, intent: Intent, namespace: str | None) -> Log:
         import tailrace
@@ -99,6 +107,15 @@ class Invocation:
                     return log
                 log.close()
         return tailrace.open(location, "a", namespace=namespace)
+
+    def naming(self, *, space: bool = True) -> list[str]:
+        """The options that name the log at hand, as far as they were given: the environment names the rest."""
+        given: list[str] = []
+        if self.log is not None:
+            given += ["-L", self.log]
+        if self.namespace is not None and space:
+            given += ["-N", self.namespace]
+        return given
 
     def format(self, *, arrow: bool = False) -> str:
         """The format of the output: `auto` is "table" on a terminal and "plain" in a pipe."""
@@ -116,7 +133,32 @@ class Invocation:
     def note(self, text: str) -> None:
         """A sentence beside the data, on stderr."""
         if not self.quiet:
-            tell(text)
+            tell(self.whole(text))
+
+    def whole(self, text: str) -> str:
+        """The same with every command in it ready to be pasted: with the log and the namespace that were named."""
+
+        from .quoting import quote
+
+        def named(found: re.Match[str]) -> str:
+            kind = found[1]
+            name = self.given.get("name" if self.command.startswith(f"tailrace {kind} ") else kind)
+            # A name that the shell could take for an option needs more than a place in a sentence.
+            known = isinstance(name, str) and name and not name.startswith("-")
+            return f"tailrace {kind} {found[2]} {quote(str(name))}" if known else found[0]
+
+        def placed(found: re.Match[str]) -> str:
+            # Of namespaces the log itself is asked, whichever was named.
+            words = self.naming(space=found[1] != "namespace")
+            return " ".join(["tailrace", *map(quote, words), found[1]])
+
+        lines = []
+        for line in text.split("\n"):
+            told = _NAMES.sub(named, line)
+            # Whoever wrote the log into a command knows better, and a help is about none.
+            known = " -L " in line or " -N " in line or line.endswith(" --help")
+            lines.append(told if known else _COMMANDS.sub(placed, told))
+        return "\n".join(lines)
 
     def detail(self, text: str) -> None:
         """A note for those who ask for more."""
@@ -144,7 +186,7 @@ def tell(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _explained(error: NotALogError, location: str, namespace: str) -> Exception:
+def explained(error: NotALogError, location: str, namespace: str) -> Exception:
     """The error for a log that is not there, in the words of the command line."""
     from .ending import CommandError
 
@@ -153,7 +195,27 @@ def _explained(error: NotALogError, location: str, namespace: str) -> Exception:
         # It is a log, and what says so is damaged.
         return CommandError("corruption", error.message, error.hint)
     if namespace and os.path.isfile(os.path.join(location, _IDENTITY)):
+        told = f"{os.path.abspath(location)} has no namespace {namespace!r}."
+        message = error.message if " namespace " in error.message else told
         return CommandError(
-            "not-found", error.message, "Nothing was created; list the namespaces with: tailrace namespace ls"
+            "not-found", message, "Nothing was created; list the namespaces with: tailrace namespace ls"
         )
-    return error
+    if not error.message.startswith("There is no log at"):
+        return error
+    if os.path.isfile(os.path.join(location, "backup.json")):
+        from .quoting import quote
+
+        hint = f"Nothing was changed; make a log of it with: tailrace restore {quote(location)} TO"
+        return CommandError(error.code, f"{os.path.abspath(location)} is a backup, not a log.", hint)
+    return CommandError(error.code, f"{error.message.rstrip('.')}: it {_found(location)}.", error.hint)
+
+
+def _found(location: str) -> str:
+    """What is there in place of a log."""
+    if not os.path.isdir(location):
+        return "is a file, not a directory" if os.path.exists(location) else "does not exist"
+    try:
+        names = sorted(os.listdir(location))
+    except OSError as error:
+        return f"cannot be listed: {error.strerror}"
+    return f"holds {names[0]!r} and no {_IDENTITY}" if names else "is an empty directory"

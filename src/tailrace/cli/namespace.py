@@ -13,7 +13,8 @@ from .confirmation import confirm, counted
 from .ending import CommandError
 from .failure import answering
 from .invocation import Invocation
-from .output import printable, write_rows
+from .output import write_rows
+from .quoting import printable
 
 if TYPE_CHECKING:
     from tailrace import Log

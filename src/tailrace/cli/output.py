@@ -8,23 +8,10 @@ from time import monotonic
 from typing import Any
 
 from .invocation import Invocation
+from .quoting import CODES, SHORT, printable
 
-# Controls, line separators and marks of direction: each could rewrite what a terminal shows.
-_CODES = (
-    *range(0x20),
-    *range(0x7F, 0xA0),
-    0x061C,
-    0x200E,
-    0x200F,
-    0x2028,
-    0x2029,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)
-_SHORT = {9: "\\t", 10: "\\n", 13: "\\r"}
-_ESCAPES = {code: _SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}") for code in _CODES}
-_SEPARATORS = str.maketrans(_SHORT)
-_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code >= 0x7F}
+_SEPARATORS = str.maketrans(SHORT)
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in CODES if code >= 0x7F}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PROGRESS_SECONDS = 0.1
 # Numbers that name something, and are typed again as they are shown.
@@ -32,16 +19,6 @@ _NUMBERS = frozenset(
     ("partition", "offset", "first", "last", "position", "earliest", "latest", "durable", "before", "now", "new", "pid")
 )
 _TIMES = ("oldest", "newest", "since", "moved")
-
-
-def printable(data: bytes | str | None) -> str:
-    """Text that is safe on a terminal: controls and bytes that are not UTF-8 are escaped."""
-    if data is None:
-        return ""
-    text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
-    if text.isprintable() and text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").translate(_ESCAPES)
 
 
 def shown(text: str) -> str:

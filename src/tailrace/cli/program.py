@@ -56,6 +56,7 @@ class Root(LazyGroup):
 
     def _run(self, arguments: list[str], program: str, extra: dict[str, Any]) -> int:
         invocation = Invocation()
+        invocation.arguments = arguments
         code = 0
         try:
             try:

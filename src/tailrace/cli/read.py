@@ -149,9 +149,14 @@ def _skipped(invocation: Invocation, scan: Scan) -> CommandError:
         invocation.note(
             f"Left out: {damage.topic}[{damage.partition}] offsets {damage.first} to {damage.last}: {damage.reason}."
         )
-    count = counted(len(scan.skipped), "damaged range")
-    hint = "Every other record was read; see what can be done with: tailrace repair --dry-run"
-    return CommandError("damage-found", f"{count} left out.", hint)
+    damaged = sum(not damage.repaired for damage in scan.skipped)
+    lost = len(scan.skipped) - damaged
+    told = [counted(count, noun) for count, noun in ((damaged, "damaged range"), (lost, "lost range")) if count]
+    hint = "Every other record was read; "
+    hint += "see what can be done with: tailrace repair --dry-run" if damaged else (
+        "a repair has given these up, and there is nothing left to repair."
+    )  # fmt: skip
+    return CommandError("damage-found", f"{' and '.join(told)} left out.", hint)
 
 
 class Places(NamedTuple):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.errors import NotALogError, StorageError
+
 from .commands import command as make_command
 from .confirmation import confirm, counted
-from .ending import CommandError
+from .ending import CommandError, Interrupted
 from .failure import answering
-from .invocation import Invocation
+from .invocation import Invocation, explained
 from .output import Progress, to_json, write, write_rows
+from .quoting import quote
+from .resume import again
 
 if TYPE_CHECKING:
     from tailrace.types import RepairReport
@@ -29,19 +34,27 @@ def command(invocation: Invocation, dry_run: bool) -> None:
     Damaged bytes go into quarantine, every whole record stays under its own offset, and a placeholder names each range
     that is lost. A partition or a journal that is read-only after a failed sync takes appends again. Nobody else may
     have the log open. Without -N the namespaces are repaired as well. Asks before it changes anything. Exits with 5
-    when records are lost.
+    when records are lost, or anything else that a note names.
     """
     repairing = Repairing(invocation)
-    with invocation.located() as (location, space):
-        repairing.run(location, space, dry_run=True)
-        if not repairing.reports:
-            invocation.note("Nothing is wrong, and nothing was changed.")
-        if repairing.reports and not dry_run:
-            confirm(invocation, repairing.deed())
-            named = list(repairing.reports)
-            repairing.reports = {}
-            for name in named:
-                repairing.mend(location, name)
+    try:
+        with invocation.located() as (location, space):
+            repairing.run(location, space, dry_run=True)
+            if not repairing.reports:
+                invocation.note("Nothing is wrong, and nothing was changed.")
+            if repairing.reports and not dry_run:
+                confirm(invocation, repairing.deed())
+                repairing.mend(location)
+    except KeyboardInterrupt:
+        kept = "No record is lost by this: what is repaired stays so, and the next repair does the rest."
+        left = kept if repairing.begun else "Nothing was changed."
+        raise Interrupted(f"{left}\n{again(invocation)}") from None
+    except NotALogError as error:
+        raise explained(error, location, space) from None
+    except StorageError as error:
+        if repairing.begun:
+            error.add_note(again(invocation))
+        raise
     done = "Would repair" if dry_run else "Repaired"
     with answering(f"{done} the log"):
         repairing.show(dry_run)
@@ -56,6 +69,8 @@ class Repairing:
         self.location = ""
         # By the names of the namespaces on the way to it; those of the log itself are none.
         self.reports: dict[tuple[str, ...], RepairReport] = {}
+        # Whether anything may have been changed.
+        self.begun = False
 
     def run(self, location: str, space: str, *, dry_run: bool) -> None:
         """Look at a log, and at the namespaces in it unless one was named."""
@@ -75,9 +90,12 @@ class Repairing:
         if not report.sound:
             self.reports[way] = report
 
-    def mend(self, location: str, way: tuple[str, ...]) -> None:
-        """Repair one log, after a look at it found something."""
-        self.reports[way] = self._repair(location, way, dry_run=False)
+    def mend(self, location: str) -> None:
+        """Repair those in which a look found something."""
+        named, self.reports = list(self.reports), {}
+        self.begun = True
+        for way in named:
+            self.reports[way] = self._repair(location, way, dry_run=False)
 
     def _repair(self, location: str, way: tuple[str, ...], dry_run: bool) -> RepairReport:
         import tailrace
@@ -92,7 +110,7 @@ class Repairing:
 
     def deed(self) -> str:
         """What is about to be done, for the question before it."""
-        lost = sum(damage.last - damage.first + 1 for damage in self._lost() if damage.topic is not None)
+        lost = sum(damage.last - damage.first + 1 for _, damage in self._lost() if damage.topic is not None)
         steps = sum(len(report.steps) for report in self.reports.values())
         told = f"repair {counted(steps, 'thing')} in {self.location}"
         if lost:
@@ -100,8 +118,8 @@ class Repairing:
         noted = any(report.notes for report in self.reports.values())
         return f"{told}; the notes of --dry-run say what may be lost" if noted else f"{told}, losing no record"
 
-    def _lost(self) -> list[Any]:
-        return [damage for report in self.reports.values() for damage in report.lost]
+    def _lost(self) -> list[tuple[tuple[str, ...], Any]]:
+        return [(way, damage) for way, report in self.reports.items() for damage in report.lost]
 
     def show(self, dry_run: bool) -> None:
         """Print what was done, or would be."""
@@ -119,28 +137,46 @@ class Repairing:
         return {"dry_run": dry_run, "sound": not logs, "logs": logs}
 
     def tell(self, dry_run: bool) -> None:
-        """What follows from it, beside the data; records that are lost are the exit code."""
-        for report in self.reports.values():
+        """What follows from it, beside the data; that something is lost is the exit code."""
+        for way, report in self.reports.items():
             for note in report.notes:
-                self.invocation.note(f"Note: {note}.")
+                # A full stop behind a command would be pasted with it.
+                stop = "" if ": tailrace " in note else "."
+                self.invocation.note(self._placed(f"Note: {note}{stop}", way))
             for path in report.quarantine:
                 self.invocation.note(f"Put aside: {os.path.relpath(path, self.location)}")
-        lost = [damage for damage in self._lost() if damage.topic is not None]
+        lost = [(way, damage) for way, damage in self._lost() if damage.topic is not None]
+        notes = sum(len(report.notes) for report in self.reports.values())
         if lost:
-            ranges = counted(len(lost), "range")
             verb = "would be given up" if dry_run else "is lost" if len(lost) == 1 else "are lost"
-            raise CommandError(
-                "damage-found",
-                f"{ranges} of records {verb}.",
-                "Every other record is readable; read on behind them with: tailrace read TOPIC --on-damage skip"
-                if not dry_run
-                else "Nothing was changed; run it without --dry-run to repair the log, with a copy of it at hand.",
-            )
+            raise CommandError("damage-found", f"{counted(len(lost), 'range')} of records {verb}.", self._next(dry_run))
+        if notes:
+            verb = "would be" if dry_run else "is"
+            told = f"The log {verb} whole again; {counted(notes, 'note')} above {'say' if notes > 1 else 'says'} what"
+            raise CommandError("damage-found", f"{told} could not be kept.", self._next(dry_run))
         if self.reports:
-            noted = any(report.notes for report in self.reports.values())
-            whole = "The log is whole again; what may be lost is in the notes above."
-            done = whole if noted else "The log is whole again, and no record is lost."
+            done = "The log is whole again, and no record is lost."
             self.invocation.note("Nothing was changed." if dry_run else done)
+
+    def _next(self, dry_run: bool) -> str:
+        """What to do after a repair that could not keep everything, or before it."""
+        if dry_run:
+            return "Nothing was changed; run it without --dry-run to repair the log, with a copy of it at hand."
+        topics = {(way, damage.topic) for way, damage in self._lost() if damage.topic and damage.topic[:2] != "__"}
+        if not topics:
+            return "Every record that can be read stays under its offset, and the log goes on."
+        # One command may serve as the example for all.
+        way, topic = min(topics)
+        read = f"read on behind them with: tailrace read {quote(topic)} --on-damage skip"
+        return self._placed(f"Every other record is readable; {read}", way)
+
+    def _placed(self, text: str, way: tuple[str, ...]) -> str:
+        """The same with commands for the log that it is about."""
+        if not way:
+            return self.invocation.whole(text)
+        inner = copy(self.invocation)
+        inner.log, inner.namespace = _inside(self.location, way[:-1]), way[-1]
+        return inner.whole(text)
 
 
 def _rows(space: str | None, report: RepairReport) -> list[dict[str, Any]]:

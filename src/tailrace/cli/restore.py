@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
-from .backup import refuse_damage, shown
+from tailrace.errors import StorageError
+
+from .backup import records_told, refuse_damage, shown
 from .candidates import complete_directories, named_directory
 from .commands import command as make_command
-from .confirmation import counted
+from .ending import Interrupted
 from .failure import answering
 from .invocation import Invocation
 from .output import Progress, human_size, write_object
+from .resume import again
 
 
 @make_command("restore")
@@ -30,10 +35,25 @@ def command(invocation: Invocation, backup: str, to: str, allow_damage: bool) ->
     progress = Progress(invocation, "restoring")
     try:
         report = Log.restore(backup, to, allow_damage=allow_damage, progress=progress.callback)
+    except KeyboardInterrupt:
+        raise Interrupted(_left(invocation, to)) from None
+    except StorageError as error:
+        error.add_note(again(invocation))
+        raise
     finally:
         progress.clear()
-    deed = f"Restored {counted(report.records, 'record')}, {human_size(report.bytes)}, into {to}"
+    deed = f"Restored {records_told(report)}, {human_size(report.bytes)}, into {to}"
     with answering(deed):
         write_object(invocation, shown(invocation, report.to_json()))
     refuse_damage(report.damage, deed)
     invocation.note(f"{deed}, in {report.seconds:.2f} s.")
+
+
+def _left(invocation: Invocation, to: str) -> str:
+    """What a restore that was interrupted leaves behind, and how to go on."""
+    if os.path.isfile(os.path.join(to, "tailrace.json")):
+        return f"The backup is not changed, and {to} is a whole log: everything was restored."
+    if not os.path.isdir(to):
+        return f"The backup is not changed, and {to} was not made.\n{again(invocation)}"
+    left = f"The backup is not changed, and {to} is not a log yet; restoring into it again starts over."
+    return f"{left}\n{again(invocation)}"

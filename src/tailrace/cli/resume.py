@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from .invocation import Invocation
-
-_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "'": "\\'", "\\": "\\\\"}
+from .quoting import quote
 
 
 def go_on(invocation: Invocation, command: str, arguments: Sequence[str], options: Sequence[str]) -> str:
     """A line such as `Go on with: tailrace read orders 17 -f -L shop`."""
-    given: list[str] = []
-    if invocation.log is not None:
-        given += ["-L", invocation.log]
-    if invocation.namespace is not None:
-        given += ["-N", invocation.namespace]
+    given = invocation.naming()
     if invocation.output != "auto":
         given += ["-o", invocation.output]
     if any(argument.startswith("-") and argument != "-" for argument in arguments):
@@ -26,18 +20,6 @@ def go_on(invocation: Invocation, command: str, arguments: Sequence[str], option
     return "Go on with: " + " ".join(map(quote, ("tailrace", command, *words)))
 
 
-def quote(text: str) -> str:
-    """A word as a shell reads it; controls and bytes that are not UTF-8 are written as bash and zsh escape them."""
-    from .output import printable
-
-    if printable(text) == text:
-        return shlex.quote(text)
-    parts = []
-    for character in text:
-        if character in _SHORT:
-            parts.append(_SHORT[character])
-        elif printable(character) == character:
-            parts.append(character)
-        else:
-            parts.append("".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape")))
-    return f"$'{''.join(parts)}'"
+def again(invocation: Invocation) -> str:
+    """The same command once more, for one that goes on by itself where it ended."""
+    return "Go on with: " + " ".join(map(quote, ("tailrace", *invocation.arguments)))

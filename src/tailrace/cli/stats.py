@@ -86,6 +86,8 @@ def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]
     yield row("id", cell("id"))
     for name in ("topics", "partitions", "records"):
         yield row(name, cell(name))
+    if fields["lost_records"]:
+        yield row("lost", f"{cell('lost_records')}, given up by a repair")
     yield row("size", cell("bytes"))
     yield row("oldest", cell("oldest"))
     yield row("newest", cell("newest"))
@@ -93,7 +95,7 @@ def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]
         yield row("namespaces", f"{cell('namespaces')}, not included")
     yield row("free", f"{cell('free_bytes')} of {cell('disk_bytes')}")
     if warning := _warning(fields):
-        yield heading(warning)
+        yield heading(invocation.whole(warning))
     yield heading("writing")
     yield row("processes", cell("processes"))
     yield row("appended", f"{cell('appended_records')} records, {cell('appended_bytes')}")

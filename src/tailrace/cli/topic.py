@@ -14,14 +14,25 @@ from .confirmation import confirm, counted
 from .failure import answering, wrong_arguments
 from .invocation import Invocation
 from .lags import LAG_FIELDS, lags_by_topic
-from .output import human_cell, human_size, printable, write, write_object, write_rows
-from .resume import quote
+from .output import human_cell, human_size, write, write_object, write_rows
+from .quoting import printable, quote
 
 if TYPE_CHECKING:
     from tailrace import Log, Topic
     from tailrace.types import TopicInfo
 
-LIST_FIELDS = ("name", "partitions", "records", "bytes", "rate", "oldest", "newest", "settings", "groups")
+LIST_FIELDS = (
+    "name",
+    "partitions",
+    "records",
+    "lost_records",
+    "bytes",
+    "rate",
+    "oldest",
+    "newest",
+    "settings",
+    "groups",
+)
 _OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
 # What a narrow terminal goes without, the first first.
 _SPARE_FIELDS = ("oldest", "rate", "settings", "groups", "newest", "bytes", "partitions")
@@ -54,12 +65,13 @@ def list_topics(invocation: Invocation, match: str) -> None:
     """List topics: * in MATCH is one level, a final ... is the rest."""
     with invocation.open("read") as log:
         lags = lags_by_topic(invocation, log)
-        rows = [{**info.to_json(), "groups": lags.get(info.name, [])} for info in log.topics(match)]
+        rows = [_listed({**info.to_json(), "groups": lags.get(info.name, [])}) for info in log.topics(match)]
     if invocation.format() == "table":
         rows = [{**row, "settings": _special(row["settings"]), "groups": _behind(row["groups"])} for row in rows]
     if rows or invocation.format() != "table":
-        # A table of a log without groups has no empty column for them.
-        unused = ("groups",) if invocation.format() == "table" and not lags else ()
+        # A table of a log without groups has no empty column for them, nor for losses where there are none.
+        empty = {"groups": not lags, "lost_records": not any(row["lost_records"] for row in rows)}
+        unused = [name for name, nothing in empty.items() if nothing and invocation.format() == "table"]
         columns, spare = ([name for name in names if name not in unused] for names in (LIST_FIELDS, _SPARE_FIELDS))
         write_rows(invocation, columns, rows, spare)
     if not rows:
@@ -192,8 +204,13 @@ def _count_fields(info: TopicInfo) -> dict[str, Any]:
     return {name: fields[name] for name in ("name", "partitions", "records", "bytes")}
 
 
+def _listed(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields in the order of the listing."""
+    return {name: fields[name] for name in LIST_FIELDS if name in fields}
+
+
 def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
-    fields = _info(log, name).to_json()
+    fields = _listed(_info(log, name).to_json())
     offsets = [
         {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
     ]
@@ -201,7 +218,7 @@ def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
     if invocation.format() != "table":
         write_object(invocation, {**fields, "groups": groups, "offsets": offsets})
         return
-    write_object(invocation, fields)
+    write_object(invocation, {name: value for name, value in fields.items() if value or name != "lost_records"})
     write("\n")
     write_rows(invocation, _OFFSET_FIELDS, offsets)
     if groups:

@@ -10,7 +10,8 @@ from .failure import answering
 from .intake import ENTRY_BYTES_MAX, Entry, columns
 from .interrupt import Hold
 from .invocation import Invocation
-from .output import printable, shown, to_json, write, write_rows
+from .output import shown, to_json, write, write_rows
+from .quoting import printable
 
 if TYPE_CHECKING:
     from tailrace import Topic

@@ -1,0 +1,47 @@
+"""Text that may hold anything, made safe for a terminal, or for a shell."""
+
+from __future__ import annotations
+
+import shlex
+
+# Controls, line separators and marks of direction: each could rewrite what a terminal shows.
+CODES = (
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    0x061C,
+    0x200E,
+    0x200F,
+    0x2028,
+    0x2029,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
+SHORT = {9: "\\t", 10: "\\n", 13: "\\r"}
+_ESCAPES = {code: SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}") for code in CODES}
+# How bash and zsh write them inside of a quoted word.
+_WORD_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "'": "\\'", "\\": "\\\\"}
+
+
+def printable(data: bytes | str | None) -> str:
+    """Text that is safe on a terminal: controls and bytes that are not UTF-8 are escaped."""
+    if data is None:
+        return ""
+    text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
+    if text.isprintable() and text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").translate(_ESCAPES)
+
+
+def quote(text: str) -> str:
+    """A word as a shell reads it; controls and bytes that are not UTF-8 are written as bash and zsh escape them."""
+    if printable(text) == text:
+        return shlex.quote(text)
+    parts = []
+    for character in text:
+        if character in _WORD_SHORT:
+            parts.append(_WORD_SHORT[character])
+        elif printable(character) == character:
+            parts.append(character)
+        else:
+            parts.append("".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape")))
+    return f"$'{''.join(parts)}'"
