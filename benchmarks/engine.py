@@ -68,6 +68,11 @@ percentiles over all operations, ratios are medians of the ratios within a round
   grows, without offsets, checksums, other writers or readers. Ratios are against it. A durable append can be quicker
   than that: Tailrace writes zeros ahead, so that a sync need not record the growth of the file, and several threads
   share a sync.
+- **bare loop** is what an append has to do at least, in one loop and without the append: it shows what is left to gain.
+  Over zeros ahead a sync is quicker, but the disk answers later to whoever was away for some microseconds; a group
+  commit costs switches between threads even when nothing else is done; making a frame and a state block under a lock
+  takes most of the time of an append that does not wait. None of them has arguments, offsets that are checked, other
+  processes, or a way to be interrupted.
 - Every turn begins with a fresh topic, database or file and one write that is not timed, and what was written is
   removed after it. What does not wait for the disk is at most {turn} MB a turn, so that nothing measures the kernel's
   write-back.

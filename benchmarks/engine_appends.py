@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from benchmarks import engine_bare as bare
 from benchmarks.engine_stage import (
     LARGE_BYTES,
     SMALL_BYTES,
@@ -23,6 +24,8 @@ ONE_GOAL, TEN_GOAL, MANY_GOAL = 1.3, 3.0, 4.0
 QUICK_GOAL, PRODUCER_GOAL = 150_000, 1_000_000
 TEN, MANY = 10, 64
 APPENDS_MAX = 500_000
+# So much work between two syncs, in microseconds: little, and about what an append does besides its system calls.
+WORKS_US = (10, 20)
 
 
 def durable_cases(stage: EngineStage) -> list[Case]:
@@ -39,6 +42,7 @@ def _durable(stage: EngineStage, size: int) -> list[Case]:
     own_work = partial(own.appended, stage.log, value, True)
     return [
         bench.limiting(plain.FDATASYNC, plain.ON_DISK, raw, 1, APPENDS_MAX),
+        *(_bare_durable(bench, value) if size == SMALL_BYTES else []),
         Case(
             work, "Tailrace", "append()", own.ON_DISK, RATE, rated(own_work, 1, APPENDS_MAX),
             against=bench.limit, told=bench.told, goals=goals,
@@ -51,6 +55,21 @@ def _durable(stage: EngineStage, size: int) -> list[Case]:
     ]  # fmt: skip
 
 
+def _bare_durable(bench: Bench, value: bytes) -> list[Case]:
+    """The same over zeros ahead: with nothing between two syncs, and with some work there."""
+    path = bench.stage.path("zeros")
+    how = "write over zeros, fdatasync"
+    return [
+        bench.bare(how, plain.ON_DISK, partial(bare.zeros_ahead, path, value), APPENDS_MAX),
+        *[
+            bench.bare(
+                f"{how}, {work} us of work", plain.ON_DISK, partial(bare.zeros_ahead, path, value, work), APPENDS_MAX
+            )
+            for work in WORKS_US
+        ],
+    ]
+
+
 def thread_cases(stage: EngineStage) -> list[Case]:
     """Many threads, one partition, each record on disk before its append returns; the limit has one thread."""
     value = values_of(SMALL_BYTES, 1)[0]
@@ -59,6 +78,9 @@ def thread_cases(stage: EngineStage) -> list[Case]:
     raw = partial(plain.appended, stage.path("plain"), value, synced=True)
     made = [bench.limiting(f"{plain.FDATASYNC}; one thread", plain.ON_DISK, raw, 1, APPENDS_MAX)]
     for threads, goal in ((TEN, TEN_GOAL), (MANY, MANY_GOAL)):
+        bare_work = partial(bare.gathered, stage.path("zeros"), value, threads)
+        how = f"{threads} threads share a write over zeros and its sync"
+        made.append(bench.bare(how, plain.ON_DISK, bare_work, APPENDS_MAX, threads))
         own_work = partial(own.appended, stage.log, value, True, threads)
         made.append(
             Case(
@@ -92,6 +114,10 @@ def _quick(stage: EngineStage, size: int) -> list[Case]:
     own_work = partial(own.appended, stage.log, value, False)
     return [
         bench.limiting(plain.PAGE_CACHE, plain.SURVIVES_KILL, raw, 1, most),
+        bench.bare(
+            "lock, frame, write, state, unlock in one loop", plain.SURVIVES_KILL,
+            partial(bare.lean, stage.path("lean"), value), most,
+        ),
         Case(
             work, "Tailrace", "append(durable=False), another process has it open", own.SURVIVES_KILL, RATE,
             rated(own_work, 1, most), against=bench.limit, told=bench.told, goals=goals,

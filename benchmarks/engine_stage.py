@@ -93,6 +93,11 @@ class Bench(NamedTuple):
         measure = rated(work, records, most)
         return Case(self.work, "plain file", how, level, RATE, measure, name=self.limit)
 
+    def bare(self, how: str, level: str, work: Work, most: int, threads: int = 1) -> Case:
+        """Steps of the same work without the rest of it."""
+        measure = rated(work, 1, most, step=threads, pieces=PIECES if threads == 1 else 1)
+        return Case(self.work, "bare loop", how, level, RATE, measure, against=self.limit, told=self.told)
+
     def beside(self, kind: StoreKind, how: str, work: Work, records: int, most: int, threads: int = 1) -> Case:
         """A store beside the limit."""
         # Several threads take a moment to begin and to end.

@@ -1,0 +1,134 @@
+"""Bare loops: the steps of an append without the append, which show what is left to gain where a goal is far away.
+
+Nobody else could write or read what they write, and nothing is checked. `zeros_ahead` is the file as the engine has it,
+and with some work between two syncs it shows what it costs to be away from the disk. `gathered` is a group commit and
+nothing else. `lean` makes frames and state blocks as the engine does, under a lock, in one function.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tailrace.bench.crew import crew
+from tailrace.bench.plain import sync_file
+from tailrace.disk.frame import place_one, prepare_one
+from tailrace.disk.tails import BLOCK_BYTES, HAS_SEGMENT, State, pack_block
+
+ZEROS_BYTES = 256 << 10
+
+
+class _Zeros:
+    """A file with zeros ahead of what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        self.position = self.zeroed = 0
+
+    def write(self, data: bytes) -> None:
+        """Write, and sync what was written."""
+        if self.position + len(data) > self.zeroed:
+            os.pwrite(self.file, bytes(ZEROS_BYTES), self.zeroed)
+            self.zeroed += ZEROS_BYTES
+        os.pwrite(self.file, data, self.position)
+        sync_file(self.file)
+        self.position += len(data)
+
+
+@contextmanager
+def _zeros(path: Path) -> Iterator[_Zeros]:
+    made = _Zeros(path)
+    try:
+        yield made
+    finally:
+        os.close(made.file)
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def zeros_ahead(path: Path, data: bytes, work_us: int = 0) -> Iterator[Callable[[int], None]]:
+    """The same bytes written over zeros and synced, again and again, with so much work in between."""
+    with _zeros(path) as made:
+
+        def write(count: int) -> None:
+            for _ in range(count):
+                made.write(data)
+                until = time.perf_counter_ns() + 1_000 * work_us
+                while work_us and time.perf_counter_ns() < until:
+                    pass
+
+        yield write
+
+
+@contextmanager
+def gathered(path: Path, data: bytes, threads: int) -> Iterator[Callable[[int], object]]:
+    """Threads that wait for a sync which one of them makes for all that came while the last one was made."""
+    with _zeros(path) as made:
+        waiting: list[threading.Lock] = []
+        mutex = threading.Lock()
+        busy = [False]
+
+        def append() -> None:
+            gate = threading.Lock()
+            gate.acquire()
+            with mutex:
+                waiting.append(gate)
+                lead, busy[0] = not busy[0], True
+            if not lead:
+                gate.acquire()
+                return
+            while True:
+                with mutex:
+                    served = waiting[:]
+                    waiting.clear()
+                    if not served:
+                        busy[0] = False
+                        return
+                made.write(data * len(served))
+                for each in served:
+                    each.release()
+
+        def repeat(count: int) -> None:
+            for _ in range(count):
+                append()
+
+        with crew([repeat] * threads) as tell:
+            yield tell
+
+
+@contextmanager
+def lean(path: Path, value: bytes) -> Iterator[Callable[[int], None]]:
+    """What one append that does not wait has to do at least, in one loop: lock, frame, write, state, unlock."""
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    lock = os.open(path.parent, os.O_RDONLY)
+    shared = memoryview(bytearray(BLOCK_BYTES))
+    flock, pwrite, now = fcntl.flock, os.pwrite, time.time_ns
+    held = threading.RLock()
+    end = position = chain = 0
+
+    def append(count: int) -> None:
+        nonlocal end, position, chain
+        for _ in range(count):
+            frame = prepare_one(value, None, b"", now() // 1_000)
+            held.acquire()
+            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            data, chain = place_one(frame, end, chain)
+            pwrite(file, data, position)
+            end += 1
+            last, position = position, position + len(data)
+            state = State(end, 0, position, chain, HAS_SEGMENT, 1, 0, 0, last, 0, 0)
+            shared[:] = pack_block(end, state, 1)
+            flock(lock, fcntl.LOCK_UN)
+            held.release()
+
+    try:
+        yield append
+    finally:
+        os.close(lock)
+        os.close(file)
+        path.unlink(missing_ok=True)
