@@ -17,8 +17,8 @@ from typing import Any
 from zlib import crc32
 
 import tailrace
-from tailrace.group_log import find_group
-from tailrace.group_state import GroupState, Place, encode
+from tailrace.groups.log import find_group
+from tailrace.groups.state import GroupState, Place, encode
 from tests.faults.members import DOOMED, GROUP, OUTPUT, STRICT_FILE
 from tests.faults.notes import read_notes
 from tests.faults.witness import testimony
