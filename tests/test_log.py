@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace import engine as engines
 from tailrace import errors
 from tailrace.disk.files import Files
 from tests.processes import run, start
@@ -242,6 +243,56 @@ def test_a_forgotten_handle_warns_and_its_records_are_kept(tmp_path):
     # Whoever opens next closes what was left open, or an exclusive handle could never be replaced.
     with tailrace.open(tmp_path / "shop", exclusive=True) as log:
         assert log.topic("orders").offsets()[0] == (0, 1, 1)
+
+
+class InterruptedOnce(Files):
+    """The first sync after `armed` was set is interrupted by the user."""
+
+    armed = False
+
+    def sync_data(self, descriptor: int) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        super().sync_data(descriptor)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    files = InterruptedOnce()
+    monkeypatch.setattr(engines, "FILES", files)
+    return files
+
+
+def test_a_second_close_finishes_one_that_was_interrupted(tmp_path, interrupted):
+    log = tailrace.open(tmp_path / "shop", exclusive=True)
+    log.engine.store.flusher.stop()
+    log.topic("orders").append(b"one", durable=False)
+    partition = log.engine.store.partition(1)
+    interrupted.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    assert partition.safe == 0
+    log.close()
+    log.close()
+    with tailrace.open(tmp_path / "shop", exclusive=True) as again:
+        assert [record.value for record in again.topic("orders").read()] == [b"one"]
+        assert again.engine.store.partition(1).safe == 1
+    with pytest.raises(errors.ClosedError):
+        log.topic("orders")
+
+
+def test_opening_again_finishes_a_close_that_was_interrupted(tmp_path, interrupted):
+    """Whoever was interrupted at the end of a `with` has no handle to close a second time."""
+    log = tailrace.open(tmp_path / "shop", exclusive=True)
+    log.engine.store.flusher.stop()
+    log.topic("orders").append(b"one", durable=False)
+    interrupted.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        log.__exit__(None, None, None)
+    with tailrace.open(tmp_path / "shop", exclusive=True) as again:
+        partition = again.engine.store.partition(1)
+        assert (partition.safe, partition.end) == (1, 1)
 
 
 def test_the_end_of_the_process_closes_what_was_left_open(tmp_path):

@@ -72,6 +72,8 @@ class Engine:
         self.live: Store | None = self._watched(
             Store(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
         )
+        # The store while it is being closed: after an interrupt the next close goes on with it.
+        self.leaving: Store | None = None
 
     def _renew(self) -> None:
         """What must not be inherited: another thread of the parent may have held or counted it."""
@@ -200,8 +202,7 @@ class Engine:
         with _registry.mutex:
             self.handles.discard(handle)
             if not self.handles:
-                _registry.remove(self)
-                self.close()
+                _registry.finish(self)
                 return
         self.wake()
         store = self.live
@@ -213,18 +214,19 @@ class Engine:
                 return
 
     def close(self) -> None:
-        """Close the store, after the writes that other threads are inside of."""
+        """Close the store, after the writes that other threads are inside of; again, to finish what was interrupted."""
         if not self.closed:
             self.worker.finish()
         with self.mutex:
-            if self.closed:
-                return
+            if self.live is not None:
+                self.leaving, self.live = self.live, None
             self.closed = True
-            store, self.live = self.live, None
+            store = self.leaving
         self.wake()
         if store is not None:
             self._let_out(store)
             store.close()
+            self.leaving = None
 
     def _let_out(self, store: Store) -> None:
         """Wait for writes of other threads; one that was interrupted may never be counted out, but holds no lock."""
@@ -240,7 +242,8 @@ class Engine:
 
     def forget(self) -> None:
         """In a forked child: drop the parent's store without touching its locks."""
-        store, self.live = self.live, None
+        store = self.live or self.leaving
+        self.live = self.leaving = None
         self.generation += 1
         for producer in list(self.producers):
             producer.forget()
@@ -288,8 +291,7 @@ class Registry:
         engine = self.engines.get(key)
         if engine is not None and not engine.handles:
             # Every handle was forgotten: what they left open is closed before somebody else's begins.
-            self.remove(engine)
-            engine.close()
+            self.finish(engine)
             engine = None
         if mode == "r":
             if engine is not None and not engine.exclusive:
@@ -314,8 +316,17 @@ class Registry:
         stat = files.stat(path)
         return None if stat is None else (id(files), stat.device, stat.inode, writable)
 
+    def finish(self, engine: Engine) -> None:
+        """Close an engine that has no handle; after an interrupt the next open, close or the exit finishes it."""
+        try:
+            engine.close()
+        except Exception:
+            self.remove(engine)
+            raise
+        self.remove(engine)
+
     def remove(self, engine: Engine) -> None:
-        """Forget an engine that is about to be closed."""
+        """Forget an engine that is closed."""
         self.alive.discard(engine)
         for key in [key for key, known in self.engines.items() if known is engine]:
             del self.engines[key]

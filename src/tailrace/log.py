@@ -511,15 +511,26 @@ class Log:
         """Bring everything appended to disk, end followers, give everything back; a second call waits for the first."""
         self._refuse_callback("Log.close()")
         with self.closing:
-            if self.closed:
-                return
+            if not self.closed:
+                try:
+                    self._close_users()
+                finally:
+                    self.closed = True
+                    self._release()
+            elif self.live is not None:
+                # The first call was interrupted.
+                self._release()
+
+    def _release(self) -> None:
+        """Give the engine back; after an interrupt it is still there for the next call."""
+        engine = self.live
+        if engine is not None:
             try:
-                self._close_users()
-            finally:
-                self.closed = True
-                engine, self.live = self.live, None
-                if engine is not None:
-                    engine.release(id(self))
+                engine.release(id(self))
+            except Exception:
+                self.live = None
+                raise
+            self.live = None
 
     def _close_users(self) -> None:
         """End every consumer and producer, raise the first error; those begun meanwhile see `closed`, or are met."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -76,6 +77,46 @@ def test_a_leader_that_appends_in_a_handler_does_not_wait_for_itself(disk):
 
     disk.queue.commit_one = commit_one
     assert disk.queue.submit(None, ("outer",), None) == 1
+
+
+def test_a_handler_of_a_thread_that_waits_for_its_turn_does_not_wait_for_it_too(disk):
+    """The lead goes to the call beneath the handler first, and that one goes on only when the handler is done."""
+    firsts: list[int] = []
+    disk.gate.clear()
+    leader = threading.Thread(target=lambda: disk.queue.submit(None, ("leader",), None))
+    leader.start()
+    while disk.queue.leader is None:
+        time.sleep(0.001)
+
+    def disturb() -> None:
+        while not disk.queue.queue:
+            time.sleep(0.001)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        time.sleep(0.1)
+        disk.gate.set()
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("Nobody leads: " + repr(disk.queue.leader))
+
+    before = [
+        signal.signal(signal.SIGUSR1, lambda *_: firsts.append(disk.queue.submit(None, ("handler",), None))),
+        signal.signal(signal.SIGALRM, give_up),
+    ]
+    other = threading.Thread(target=disturb)
+    other.start()
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        firsts.append(disk.queue.submit(None, ("waiter",), None))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+    leader.join()
+    other.join()
+    assert sorted(disk.taken) == [("handler",), ("leader",), ("waiter",)]
+    assert [disk.taken[first] for first in firsts] == [("handler",), ("waiter",)]
+    assert disk.queue.leader is None
+    assert not disk.queue.queue
 
 
 def test_a_lead_left_behind_is_given_to_who_waits(disk):

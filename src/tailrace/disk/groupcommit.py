@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tailrace.errors import DurabilityError
@@ -78,6 +79,10 @@ class GroupCommit:
                 return first
         if self.let_go is not None:
             self.let_go()
+        if _is_inside(sys._getframe()):
+            # A handler or finalizer of a thread that waits for its turn: the lead would be given to the call beneath
+            # this one, which cannot take it before this one is done.
+            return self.commit_one(partition, frames, expect, True)
         waiter = Waiter(partition, frames, expect)
         self._wait_or_lead(waiter)
         if waiter.error is not None:
@@ -199,16 +204,20 @@ class GroupCommit:
 
     def _is_left(self) -> bool:
         """Whether the lead was left behind: interrupted again and again, its thread got away without passing it on."""
-        frame = sys._current_frames().get(self.leading_thread)
-        while frame is not None:
-            if frame.f_code in _LEADING:
-                return False
-            frame = frame.f_back
-        return self.leader is not None
+        return not _is_inside(sys._current_frames().get(self.leading_thread)) and self.leader is not None
 
 
 # Whoever leads, or waits for its turn, is in one of these.
 _LEADING = frozenset({GroupCommit._lead_alone.__code__, GroupCommit._wait_or_lead.__code__})
+
+
+def _is_inside(frame: FrameType | None) -> bool:
+    """Whether a thread, by its innermost frame, leads or waits for its turn."""
+    while frame is not None:
+        if frame.f_code in _LEADING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _unknown(error: BaseException) -> DurabilityError:
