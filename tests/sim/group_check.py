@@ -96,13 +96,14 @@ def _check_deep(disk: Disk, witness: GroupWitness, seen: Seen, *, cut: bool) -> 
     disk = disk.crash(None)
     witness = witness.copy()
     member = Member(disk, "second", witness)
-    # Not before, since files join only when the recovery is over.
-    audit = GroupAudit(disk, witness)
-    audit.begin()
     again = see(member.log)
     if cut and again != seen:
         return Finding(f"a second recovery shows something else: {seen.cursors}, then {again.cursors}")
     finding = judge(witness, again, cut=True)
+    witness.records.outlive(again.source)
+    # Not before: files join only when the recovery is over, and it makes safe what it found in place of what is gone.
+    audit = GroupAudit(disk, witness)
+    audit.begin()
     for group, cursors in again.cursors.items():
         witness.settle(group, cursors, again.source)
     finding = finding or read_on(member, again) or audit.finding()

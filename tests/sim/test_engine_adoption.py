@@ -57,6 +57,24 @@ def test_a_recovery_that_stops_between_the_names(small, number, fault):
             assert check(disk, bench.witness, cut=True) is None
 
 
+def test_a_segment_that_the_state_names_is_not_moved_when_its_commit_is_resolved(small):
+    """I7, I8: who died while it was away would leave a partition without its newest segment, also for readers."""
+    quiet = Bench()
+    quiet.a.topic("n")
+    trace = quiet.disk.record()
+    quiet.a.adopt(EMPTY, 3)
+    stores = [detail for _, kind, detail in trace if kind == "store"]
+    # The last but one says that nothing is pending in the second partition.
+    bench = adopting(Kill(0, when="before"), "store", "tails", len(stores) - 1)
+    bench.witness.groups[-1].committed = True
+    assert bench.cut() is None
+    trace = bench.disk.record()
+    bench.b.append(("n", 1))
+    assert [detail for _, kind, detail in trace if kind == "rename" and ".staged" in str(detail)] == []
+    assert compare(bench.witness, read_all(bench.b.store), cut=True) is None
+    assert bench.cut() is None
+
+
 def recover(disk: Disk, fault: Fault, number: int) -> None:
     """Open the log, with a fault at the number-th name that is given."""
     seen = 0

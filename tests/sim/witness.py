@@ -78,6 +78,14 @@ class Witness:
         offset = group.acknowledged[key] + number
         return not cut or group.durable or offset < self.safe.get(key, 0)
 
+    def outlive(self, found: Found) -> None:
+        """After a power cut: what it may have taken, and took, is promised no longer; others may have its offsets."""
+        there = {value for contents in found.values() for value in contents.records.values()}
+        for group in self.groups:
+            values = [(key, at, value) for key, some in group.parts.items() for at, value in enumerate(some)]
+            if not any(value in there or self.must(group, key, at, cut=True) for key, at, value in values):
+                group.acknowledged.clear()
+
     def hidden(self, group: Group, key: Key, number: int) -> bool:
         """Whether a trim that was begun may have taken a value away."""
         trim = max(self.trimming.get(key, 0), self.trimmed.get(key, 0))

@@ -346,7 +346,10 @@ class Committer:
             try:
                 if words[partition.word + FAILED]:
                     raise OSError(errno.EIO, "a sync failed earlier")
-                self._apply_parts(partition, [part for _, part, _ in some])
+                # A state that names the adopted segment was stored behind the sync of its name. It is not moved again:
+                # whoever died while it is away would leave a partition without its newest segment.
+                if partition.state.salt != state.salt or some[-1][1].kind == WRITE:
+                    self._apply_parts(partition, [part for _, part, _ in some])
                 done.append((partition, state))
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
