@@ -681,3 +681,26 @@ def _check(path: Path, promised: list[str]) -> None:
                     assert {each.text for each in left if each.offset < position} <= set(out)
                     assert not {each.text for each in left if each.offset >= position} & set(out)
         log.topic("plain").append("goes on")
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_partition_whose_slot_was_cleared_is_not_left_out_in_silence(tmp_path, allowed):
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").extend(["tea", "milk"])
+        log.topic("other").append("x")
+        log.backup(tmp_path / "backup")
+    with (tmp_path / "log" / "tails").open("r+b") as file:
+        file.seek(4_096 + 256)
+        file.write(bytes(256))
+    with tailrace.open(tmp_path / "log") as log:
+        with pytest.raises(CorruptionError, match=r"cleared.*orders") as caught:
+            log.backup(tmp_path / "backup", allow_damage=allowed)
+        assert (caught.value.topic, caught.value.partition, caught.value.first) == ("orders", 0, 0)
+        with pytest.raises(CorruptionError, match="tails"):
+            log.topic("orders").offsets()
+        assert log.topic("other").offsets()[0].latest == 1
+    with restored(tmp_path) as again:
+        assert texts(again) == [(0, 0, None, b"tea"), (0, 1, None, b"milk")]
+    tailrace.repair(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.backup(tmp_path / "backup").records == 3

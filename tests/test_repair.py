@@ -17,7 +17,7 @@ from tailrace.disk.files import Files
 from tailrace.disk.frame import HEADER, VERSION, crc32c, place, prepare
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.segment import HEADER_BYTES, parse_header, salt_chain, walk
-from tailrace.disk.tails import BLOCK_A, BLOCK_B, FAILED, UNSYNCABLE, word_of
+from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_BYTES, FAILED, UNSYNCABLE, State, parse_block, word_of
 from tailrace.errors import (
     ClosedError,
     CorruptionError,
@@ -102,6 +102,15 @@ def check(path: Path, lost: set[int], topic: str = "orders", count: int = COUNT)
         assert values == [f"value {offset:04d}" + "x" * 40 for offset in kept]
         assert log.topic(topic).append(b"behind").offset == count
     return report
+
+
+def newest(tails: bytes, slot: int = 1) -> tuple[int, tuple[int, State, int]]:
+    """The newest state block of a slot, and where it lies."""
+    first = 4_096 + slot * 256
+    places = [first + 64, first + 160]
+    blocks = [(parse_block(tails[at : at + BLOCK_BYTES]), at) for at in places]
+    block, at = max((block, at) for block, at in blocks if block is not None)
+    return at, block
 
 
 # What can be wrong.
@@ -268,12 +277,29 @@ def a_segment_over_another(path: Path) -> set[int]:
     return set(range(28, 56))
 
 
+def the_newest_state_block(path: Path) -> set[int]:
+    """The older one ends a record earlier."""
+    with (path / "tails").open("r+b") as file:
+        at, (_, state, _) = newest(file.read())
+        assert state.end == COUNT
+        file.seek(at + 66)
+        file.write(b"\xff")
+    return set()
+
+
+def a_segment_renamed_over_another(path: Path) -> set[int]:
+    """What the other held is missing under the name that the first has to give up."""
+    segments(path)[0].rename(segments(path)[1])
+    return set(range(28, 56))
+
+
 DAMAGES: list[Callable[[Path], set[int]]] = [
     a_header_byte, a_body_byte, a_run_of_bytes, several_ranges, the_active_segment, a_footer, no_footer,
     a_segment_header, header_of_the_active_segment, a_missing_segment, the_first_segment_missing,
     the_last_segment_missing, every_segment_missing, a_file_cut_short, an_empty_file, zeros, both_state_blocks,
     a_sync_that_failed, a_file_behind_the_end, a_segment_of_another_partition, no_topics, no_journal, the_identity,
     no_identity, exchanged_segments, exchanged_with_the_newest, a_segment_over_another,
+    a_segment_renamed_over_another, the_newest_state_block,
 ]  # fmt: skip
 
 
@@ -294,7 +320,7 @@ def test_the_same_on_another_boot(path, damage, monkeypatch):
     monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
     report = tailrace.repair(path, dry_run=True)
     planned = {offset for each in report.lost for offset in range(each.first, each.last + 1)}
-    if damage not in (both_state_blocks, a_sync_that_failed):
+    if damage not in (both_state_blocks, the_newest_state_block, a_sync_that_failed):
         assert not report.sound
         assert planned == lost
     tailrace.repair(path)

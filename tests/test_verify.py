@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -271,6 +273,21 @@ def test_a_missing_segment_is_the_file_that_is_named(log):
     assert caught.value.path == str(missing)
 
 
+def test_damage_in_a_segment_that_a_trim_cut_into_is_found(log):
+    topic = log.topic("orders")
+    topic.extend(["tea", "milk"])
+    topic.extend(["sugar", "honey", "salt"])
+    topic.trim(3)
+    (file,) = segments(topic)
+    data = bytearray(file.read_bytes())
+    data[data.index(b"salt")] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(CorruptionError) as caught:
+        list(topic.read())
+    assert (caught.value.first, caught.value.last) == (3, 4)
+    assert named(log.verify()) == {3, 4}
+
+
 def test_a_slot_that_was_cleared_is_no_empty_partition(tmp_path):
     with tailrace.open(tmp_path / "log") as log:
         log.topic("orders").extend(["tea", "milk"])
@@ -288,6 +305,66 @@ def test_a_slot_that_was_cleared_is_no_empty_partition(tmp_path):
     with tailrace.open(tmp_path / "log") as log:
         assert [record.text for record in log.topic("orders").read()] == ["tea", "milk"]
         assert log.verify().ok
+
+
+def test_a_partition_that_was_found_damaged_is_named_though_it_shows_nothing(tmp_path, monkeypatch):
+    with tailrace.open(tmp_path / "log", durable=False) as log:
+        for name in ("one", "two"):
+            log.topic(name).append(name)
+    exchange(*sorted((tmp_path / "log").glob("topics/*/0/*.seg")))
+    (tmp_path / "log" / "tails").unlink()
+    monkeypatch.setenv("TAILRACE_BOOT_ID", "another")
+    for mode in ("r", "a"):
+        with tailrace.open(tmp_path / "log", mode) as log:
+            assert {each.topic for each in log.verify().damage} == {"one", "two"}
+    tailrace.repair(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.verify().ok
+
+
+def spoil_newest_state(path: Path) -> None:
+    """Damage the newer one of the two states that the tails have of slot 1."""
+    with (path / "tails").open("r+b") as file:
+        data = file.read()
+        places = [4_096 + 256 + 64, 4_096 + 256 + 160]
+        newest = max(places, key=lambda at: int.from_bytes(data[at : at + 8], "little"))
+        file.seek(newest + 66)
+        file.write(bytes([data[newest + 66] ^ 0xFF]))
+
+
+def test_records_that_only_a_damaged_state_told_of_are_not_written_over(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        for text in ("tea", "milk", "sugar"):
+            log.topic("orders").append(text)
+    spoil_newest_state(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.topic("orders").append("honey").offset == 3
+        assert [record.text for record in log.topic("orders").read()] == ["tea", "milk", "sugar", "honey"]
+        assert log.verify().ok
+
+
+def test_a_writer_beside_others_does_not_go_on_from_an_older_state(tmp_path):
+    program = (
+        "import sys, tailrace\n"
+        "with tailrace.open(sys.argv[1]) as log:\n"
+        "    try:\n"
+        "        log.topic('orders').append('honey')\n"
+        "    except tailrace.errors.CorruptionError as error:\n"
+        "        print(error)\n"
+    )
+    with tailrace.open(tmp_path / "log") as log:
+        for text in ("tea", "milk", "sugar"):
+            log.topic("orders").append(text)
+        spoil_newest_state(tmp_path / "log")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, check=True
+        )
+        assert "newest state block" in done.stdout
+        assert [record.text for record in log.topic("orders").read()] == ["tea", "milk", "sugar"]
+    tailrace.repair(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.topic("orders").append("honey").offset == 3
+        assert [record.text for record in log.topic("orders").read()] == ["tea", "milk", "sugar", "honey"]
 
 
 def test_tails_whose_slots_were_cleared_are_not_believed(tmp_path):

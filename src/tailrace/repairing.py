@@ -70,6 +70,7 @@ class _Repair:
         self.notes: list[str] = []
         self.alone: Alone | None = None
         self.tails: Tails | None = None
+        self.damaged_tails = False
         self.mender: Mender | None = None
 
     def close(self) -> None:
@@ -101,7 +102,9 @@ class _Repair:
         else:
             catalog = findings.catalog
         if self.tails is None:
-            self._tell_step("log", None, None, "its tails are not of this boot: it is recovered first, as at an open")
+            if not self.damaged_tails:
+                told = "its tails are not of this boot: it is recovered first, as at an open"
+                self._tell_step("log", None, None, told)
             if self.alone is not None:
                 self.tails = self.alone.recover(log_id, settings)
         if self.tails is not None:
@@ -212,8 +215,16 @@ class _Repair:
     def _believable(self, log_id: bytes) -> Tails | None:
         if self.alone is not None:
             restore_names(self.files, f"{self.path}/journal")
-            return self.alone.believable(log_id)
-        return believable_tails(self.files, self.path, log_id, write=False)
+            tails = self.alone.believable(log_id)
+        else:
+            tails = believable_tails(self.files, self.path, log_id, write=False)
+        if tails is None or not tails.are_ahead():
+            return tails
+        tails.close()
+        self.damaged_tails = True
+        told = "the newest state of a partition in the tails is damaged: the log is recovered first"
+        self._tell_step("tails", None, None, told)
+        return None
 
     # The catalog.
 

@@ -263,6 +263,7 @@ class Topic:
         bounds = {}
         for index in range(len(entry.slots)):
             part = engine.partition(entry, index)
+            engine.store.check_cleared(part)
             # In this order, so that no append in between makes them look out of order.
             start, safe = part.start, part.safe
             bounds[index] = Bounds(start, part.end, safe)

@@ -21,7 +21,7 @@ from tailrace.disk.segment import (
     segment_name,
     walk,
 )
-from tailrace.disk.tails import word_of
+from tailrace.disk.tails import DAMAGED, FAILED, word_of
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.names import is_internal
 from tailrace.types import Damage, VerifyReport
@@ -71,6 +71,7 @@ class _Verifier:
         self.records = self.segments = 0
         self.damage: list[Damage] = []
         self.lost: list[Damage] = []
+        self.looked: list[tuple[str | None, Partition]] = []
 
     def run(self, match: str) -> VerifyReport:
         began = self.files.monotonic()
@@ -89,6 +90,7 @@ class _Verifier:
             self._check(file)
         self._check_journal()
         self._check_words()
+        self._check_failed()
         seconds = self.files.monotonic() - began
         return VerifyReport(
             self.done, self.records, self.segments, tuple(self.damage), seconds, tuple(self.lost)
@@ -107,6 +109,7 @@ class _Verifier:
 
     def _files(self, topic: str | None, partition: Partition) -> list[_File]:
         """The segments of a partition up to the end that stands now; those that are missing are reported."""
+        self.looked.append((topic, partition))
         start = partition.start
         block = self.store.tails.read_block(partition.slot)
         state = block[1] if block is not None and block[2] == partition.incarnation else None
@@ -235,7 +238,8 @@ class _Verifier:
     def _find_damage(self, file: _File, index: Index) -> None:
         """Read a segment that does not fit as a user would, on behind every damage, and report what cannot be read."""
         reader = self.store.reader(file.partition)
-        offset, stop = file.base, min(file.stop, file.partition.end)
+        # A trim may have cut into the segment.
+        offset, stop = max(file.base, file.partition.start), min(file.stop, file.partition.end)
         try:
             while offset < stop:
                 try:
@@ -256,7 +260,12 @@ class _Verifier:
                     position = segment.position if segment is not None and segment.base == file.base else 0
                     self._report_file(file, first, position, error.message, last=last)
                     offset = max(last, offset) + 1
-                except (OffsetOutOfRangeError, TopicNotFoundError):
+                except OffsetOutOfRangeError:
+                    if file.partition.start <= offset:
+                        return
+                    # Trimmed meanwhile: what is left is looked at.
+                    offset = file.partition.start
+                except TopicNotFoundError:
                     return
         finally:
             reader.close()
@@ -277,6 +286,15 @@ class _Verifier:
                 topic = None if owner is None else catalog.by_id[owner[0]].name
                 place = word_of(slot) * 8
                 self._report(topic, partition, partition.end, state.end - 1, tails.path, place, "the tails hide them")
+
+    def _check_failed(self) -> None:
+        """Partitions that recovery found damaged, though what they show can be read: what it missed lies behind."""
+        named = {(each.topic, each.partition) for each in self.damage}
+        tails = self.store.tails
+        for topic, partition in self.looked:
+            place = (topic, None if topic is None else partition.index)
+            if tails.words[word_of(partition.slot) + FAILED] == DAMAGED and partition.alive and place not in named:
+                self._report(topic, partition, None, None, partition.path, 0, "it was found damaged, and is read-only")
 
     # The journal.
 

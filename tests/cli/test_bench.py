@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -15,7 +17,7 @@ import tailrace
 from tailrace.bench.crew import crew
 from tailrace.bench.jobs import Job, values_of
 from tailrace.bench.pace import rated
-from tailrace.bench.place import PREFIX, log_around
+from tailrace.bench.place import PREFIX, log_around, workplace
 from tailrace.bench.sharing import shared
 from tailrace.bench.sqlite import SqliteLog
 from tailrace.cli import output
@@ -154,6 +156,43 @@ def test_an_interrupted_measurement_leaves_nothing(cli, tmp_path, number, code):
     process.send_signal(number)
     assert process.wait(60) == code
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_does_not_end_the_removal(tmp_path, monkeypatch, number):
+    heard = []
+    before = signal.signal(number, lambda *_: heard.append("by whoever was asked before"))
+    remove = shutil.rmtree
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        os.kill(os.getpid(), number)
+        remove(*arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    try:
+        with workplace(tmp_path) as directory:
+            (directory / "file").write_text("x")
+        assert heard == []
+        assert list(tmp_path.iterdir()) == []
+        os.kill(os.getpid(), number)
+        assert heard == ["by whoever was asked before"]
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_an_interrupt_leaves_is_named(tmp_path, monkeypatch):
+    """One that comes before the removal has begun."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    arguments = ["bench", "write", "--seconds", "0.1", "--path", str(tmp_path)]
+    result = CliRunner().invoke(root, arguments, prog_name="tailrace")
+    (left,) = tmp_path.iterdir()
+    assert result.exit_code == 130
+    assert f"What was written for it can be removed: {left}, and nothing" in result.stderr
+    assert "is removed" not in result.stderr
 
 
 # What measures.

@@ -96,3 +96,13 @@ def test_a_place_for_a_bench_that_takes_no_files(place):
     assert result.exit_code == 7
     assert "Nothing can be written at /proc/" in result.stderr
     assert "name a directory on a disk that has room" in result.stderr
+
+
+@pytest.mark.parametrize("below", ["x", "x/y"])
+def test_a_log_below_a_file_is_a_wrong_path(cli, tmp_path, below):
+    file = tmp_path / "file"
+    file.write_text("x")
+    result = cli("-L", str(file / below), "append", "orders", "1")
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[0].endswith(f" cannot be made: {file} is a file, not a directory.")
+    assert "acknowledged" not in result.stderr

@@ -204,7 +204,7 @@ def test_a_topic_without_its_settings_is_told_by_the_exit_code(cli):
     flip(segment, 64 + 82)
     done = cli("repair", "-y")
     assert done.exit_code == 5
-    assert cli.told("topic alter orders\n") in done.stderr
+    assert cli.told("topic alter orders NAME=VALUE\n") in done.stderr
     assert "could not be kept" in done.stderr
     assert cli.ok("read", "orders") == "one\n"
     assert good(cli, "repair", "-y").stdout == ""
@@ -233,8 +233,14 @@ def test_what_a_repair_gave_up_is_no_record(damaged, tmp_path):
     (row,) = json.loads(damaged.ok("-L", str(tmp_path / "again"), "topic", "ls", "-o", "json"))
     assert (row["records"], row["lost_records"]) == (3, 1)
     # A trim takes them along, also where it cuts into the segment they are in.
+    dry = good(damaged, "topic", "trim", "orders", "--before", "3", "--dry-run", "-o", "json")
+    (row,) = json.loads(dry.stdout)
+    assert (row["records"], row["lost_records"]) == (2, 1)
+    assert dry.stderr == "Would trim 2 records and 1 lost record.\n"
+    told = iter(["1 record", "0 records and 1 lost record", "1 record"])
     for before, records, lost in ((1, 2, 1), (2, 2, 0), (3, 1, 0)):
-        damaged.ok("topic", "trim", "orders", "--before", str(before), "-y")
+        result = good(damaged, "topic", "trim", "orders", "--before", str(before), "-y")
+        assert result.stderr == f"Trimmed {next(told)}.\n"
         (row,) = json.loads(damaged.ok("topic", "ls", "-o", "json"))
         assert (row["records"], row["lost_records"]) == (records, lost)
 
@@ -252,6 +258,24 @@ def test_a_group_is_told_how_to_come_past_what_cannot_be_read(damaged, repaired)
     assert (damaged.told("repair --dry-run") in stopped.stderr) is not repaired
     damaged.ok(*shlex.split(reset)[3:], "-y")
     assert damaged.ok("read", "orders", "--group", "the readers") == "three\n"
+
+
+def test_settings_that_are_lost_are_set_with_a_whole_command(cli):
+    with tailrace.open(cli.path) as log:
+        for name in ("-x", "orders"):
+            log.topic(name, partitions=2).append("one", partition=0)
+    (catalog,) = cli.path.glob("catalog/*.seg")
+    catalog.unlink()
+    result = cli("repair", "-y")
+    assert result.exit_code == 5
+    notes = [line for line in result.stderr.splitlines() if "default settings" in line]
+    commands = [note.partition("set them with: ")[2] for note in notes]
+    assert commands == [cli.told("topic alter -- -x NAME=VALUE"), cli.told("topic alter orders NAME=VALUE")]
+    for command in commands:
+        words = shlex.split(command.replace("NAME=VALUE", "compress=zstd"))
+        assert cli(*words[1:]).exit_code == 0
+    with tailrace.open(cli.path) as log:
+        assert [log.topic(name).settings["compress"] for name in ("-x", "orders")] == ["zstd", "zstd"]
 
 
 def test_a_reading_that_stops_at_what_is_lost_is_told_in_words_of_the_command_line(damaged):

@@ -83,6 +83,8 @@ class Copying:
     def _partition(self, standing: Standing) -> PartitionPart:
         place, state = standing.place, standing.state
         directory = f"{self.store.path}/{place.directory}"
+        if standing.cleared:
+            self._refuse_cleared(standing)
         start = state.start if place.slot == CATALOG_SLOT else min(max(place.trim, state.start), state.end)
         bases = [piece.wanted.base for piece in standing.pieces]
         # Of the catalog a beginning may be gone without a record of it: recovery looks for a snapshot there.
@@ -179,6 +181,17 @@ class Copying:
                 reader.close()
         if not found:
             self._report(standing, base, max(base, stop - 1), path, reason)
+
+    def _refuse_cleared(self, standing: Standing) -> None:
+        """Nothing of such a partition could be copied: its segments do not say which of their frames were published."""
+        raise CorruptionError(
+            "The log is damaged, and was not backed up: the slot of this partition in the tails was cleared",
+            topic=self.taken.topics[standing.place.topic_id].name,
+            partition=standing.place.partition,
+            first=standing.place.trim,
+            path=self.store.tails.path,
+            hint="The backup of before, if there is one, is whole; run: tailrace repair, which finds the records anew.",
+        )
 
     def _report(self, standing: Standing, first: int, last: int | None, path: str, reason: str) -> None:
         place = standing.place

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,4 +27,18 @@ def workplace(parent: Path) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with _unheard(signal.SIGINT), _unheard(signal.SIGTERM):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _unheard(number: signal.Signals) -> Iterator[None]:
+    """Inside, a signal does nothing: a second Ctrl-C must not leave behind what the first one has removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

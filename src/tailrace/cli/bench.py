@@ -19,6 +19,7 @@ from .ending import CommandError, Interrupted
 from .failure import answering, wrong_arguments
 from .invocation import Invocation
 from .output import to_json, write, write_rows
+from .quoting import quote
 from .resume import again
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ROUNDS = 5
 # From this share on other processes had enough of the processors to be told of.
 NOISE_SHARE = 0.1
 STAMP_BYTES = 20
-_REMOVED = "What was written is removed; name a directory on a disk that has room, and that you may write to."
+_ANOTHER = "name a directory on a disk that has room, and that you may write to."
 _FIELDS = ("system", "how", "median", "p99", "unit", "ratio", "against", "durability")
 # What a narrow terminal goes without, the first first.
 _SPARE_FIELDS = ("p99", "how")
@@ -196,7 +197,9 @@ def _run(
         raise click.UsageError(f"{log} is a log: name a directory that is not in one.")
     watcher = Watcher()
     progress = _progress if sys.stderr.isatty() and not invocation.quiet else lambda _: None
-    with _ended_clean(invocation), _ended_by_termination(), workplace(path) as directory:
+    places: list[Path] = []
+    with _ended_clean(invocation, places), _ended_by_termination(), workplace(path) as directory:
+        places.append(directory)
         invocation.detail(f"working in {directory}")
         try:
             with tailrace.open(directory / "log") as opened:
@@ -205,7 +208,8 @@ def _run(
                 progress("preparing")
                 results = run(make(directory, opened), ROUNDS, seconds, progress=progress)
         except sqlite3.Error as error:
-            raise CommandError("input-output", f"SQLite could not do its part: {error}.", _REMOVED) from None
+            # What to do is said when it is known what is left.
+            raise CommandError("input-output", f"SQLite could not do its part: {error}.", "") from None
         finally:
             progress("")
         facts = watcher.facts(directory)
@@ -271,22 +275,31 @@ def _progress(told: str) -> None:
 
 
 @contextmanager
-def _ended_clean(invocation: Invocation) -> Iterator[None]:
-    """Inside, what ends a measurement before its time is told with what is left of it: nothing."""
+def _ended_clean(invocation: Invocation, places: Sequence[Path]) -> Iterator[None]:
+    """Inside, what ends a measurement before its time is told with what is left of it: nothing, unless told."""
     from tailrace.errors import StorageError
 
     try:
         yield
     except StorageError as error:
-        raise CommandError(error.code, str(error), _REMOVED) from None
+        raise CommandError(error.code, str(error), f"{_left(places)}; {_ANOTHER}") from None
+    except CommandError as error:
+        raise CommandError(error.code, error.message, f"{_left(places)}; {_ANOTHER}") from None
     except OSError as error:
         # Where not even the directory can be made.
         code = "not-allowed" if isinstance(error, PermissionError) else "input-output"
         where = f" at {error.filename}" if error.filename else ""
-        raise CommandError(code, f"Nothing can be written{where}: {error.strerror or error}.", _REMOVED) from None
+        told = f"Nothing can be written{where}: {error.strerror or error}."
+        raise CommandError(code, told, f"{_left(places)}; {_ANOTHER}") from None
     except KeyboardInterrupt:
-        left = "What was written for it is removed, and nothing was measured; it begins anew each time."
+        left = f"{_left(places)}, and nothing was measured; it begins anew each time."
         raise Interrupted(f"{left}\n{again(invocation)}") from None
+
+
+def _left(places: Sequence[Path]) -> str:
+    """What became of what was written: a Ctrl-C may come before the removal of it has begun."""
+    kept = [quote(str(place)) for place in places if place.exists()]
+    return f"What was written for it can be removed: {' '.join(kept)}" if kept else "What was written for it is removed"
 
 
 @contextmanager

@@ -48,7 +48,7 @@ DEFAULTS = {
     "retain_bytes": None,
     "keep_unread": False,
 }
-_TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records")
+_TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records", "lost_records")
 
 
 @make_group("topic")
@@ -145,14 +145,20 @@ def trim(invocation: Invocation, name: str, before: str, partition: int | None, 
     with invocation.open("read" if dry_run else "change") as log:
         topic = log.topic(name)
         plan = _trim_plan(topic, place, partition)
-        count = sum(row["records"] for row in plan)
-        if not dry_run and count:
-            confirm(invocation, f"trim {counted(count, 'record')} of {printable(name)} for ever")
+        if _info(log, name).lost_records:
+            plan = [_without_lost(topic, row) for row in plan]
+        places = {row["partition"]: row["before"] for row in plan if row["before"] > row["earliest"]}
+        records, lost = (sum(row[field] for row in plan) for field in ("records", "lost_records"))
+        count = counted(records, "record") + (f" and {counted(lost, 'lost record')}" if lost else "")
+        if not dry_run and places:
+            confirm(invocation, f"trim {count} of {printable(name)} for ever")
             # The offsets that were shown, so that exactly what was agreed to goes.
-            topic.trim({row["partition"]: row["before"] for row in plan if row["records"]})
-    deed = f"{'Would trim' if dry_run else 'Trimmed'} {counted(count, 'record')}"
+            topic.trim(places)
+    deed = f"{'Would trim' if dry_run else 'Trimmed'} {count}"
     with answering(f"{deed} of {printable(name)}"):
-        write_rows(invocation, _TRIM_FIELDS, plan)
+        # A table has no empty column for losses where there are none.
+        shown = [name for name in _TRIM_FIELDS if lost or name != "lost_records" or invocation.format() != "table"]
+        write_rows(invocation, shown, plan)
     invocation.note(f"{deed}.")
 
 
@@ -244,8 +250,20 @@ def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, An
         place = _trim_place(topic, before, partition, earliest, latest)
         if place is not None:
             kept = min(max(place, earliest), latest)
-            rows.append(dict(zip(_TRIM_FIELDS, (topic.name, partition, earliest, kept, kept - earliest), strict=True)))
+            row = (topic.name, partition, earliest, kept, kept - earliest, 0)
+            rows.append(dict(zip(_TRIM_FIELDS, row, strict=True)))
     return rows
+
+
+def _without_lost(topic: Topic, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a plan with what a repair has given up counted apart."""
+    first, after = row["earliest"], row["before"]
+    index = row["partition"]
+    scan = topic.read({index: first}, {index: after}, partition=index, on_damage="skip")
+    scan.count()
+    ranges = [(each.first, each.last) for each in scan.skipped if each.repaired]
+    lost = sum(min(b, after - 1) - max(a, first) + 1 for a, b in ranges if a is not None and b is not None)
+    return {**row, "records": row["records"] - lost, "lost_records": lost}
 
 
 def _trim_place(topic: Topic, before: Any, partition: int, earliest: int, latest: int) -> int | None:

@@ -16,9 +16,11 @@ from tailrace.disk.segment import segment_base, segment_name
 from tailrace.disk.tails import (
     ABSENT,
     DIRTY,
+    END,
     FAILED,
     HAS_SEGMENT,
     HEADER_BYTES,
+    INCARNATION,
     SLOT_BYTES,
     UNRESOLVED_WORD,
     State,
@@ -63,6 +65,8 @@ class Standing(NamedTuple):
     pieces: list[Piece]
     # Whether the journal has the only good copy of a commit.
     failed: bool
+    # Whether the tails lost what they said of it, so that nobody knows where it ends.
+    cleared: bool
 
 
 class Taken(NamedTuple):
@@ -263,7 +267,8 @@ class Moment:
             state = _state(look, place.slot, place.incarnation)
             at = place.slot * _SLOT_WORDS
             failed = bool(words[at + FAILED] and words[at + DIRTY])
-            partitions.append(Standing(place, state, self._pieces(place, state), failed))
+            cleared = state is ABSENT and place.slot != CATALOG_SLOT and _is_cleared(look, place)
+            partitions.append(Standing(place, state, self._pieces(place, state), failed, cleared))
         return Taken(topics, catalog.next_slot, partitions, held)
 
     def _pieces(self, place: SlotPlace, state: State) -> list[Piece]:
@@ -310,6 +315,16 @@ def _columns(look: bytes) -> list[list[int]]:
 def _state(look: bytes, slot: int, incarnation: int) -> State:
     block = newest_block(look[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES].ljust(SLOT_BYTES, b"\0"))
     return ABSENT if block is None or block[2] != incarnation else block[1]
+
+
+def _is_cleared(look: bytes, place: SlotPlace) -> bool:
+    """Whether a slot without a state had one: a new one has its topic's id, and a state comes before the first end.
+
+    Drops, which take the id away, need the journal lock.
+    """
+    at = place.slot * SLOT_BYTES
+    words = memoryview(look)[at : at + SLOT_BYTES].cast("Q")
+    return not words or words[INCARNATION] != place.incarnation or bool(words[END])
 
 
 def _states(look: bytes, slots: list[int]) -> Mapping[int, State]:

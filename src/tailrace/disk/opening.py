@@ -294,6 +294,10 @@ class _Opening:
         elif self.mode == "x":
             raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
         tails = self.believable(identity[0])
+        if tails is not None and tails.are_ahead():
+            # What the damaged block said of the newest records is found in the segments.
+            tails.close()
+            tails = None
         if tails is None:
             tails = self.recover(*identity)
         else:
@@ -407,8 +411,11 @@ def _origin(files: Files, path: str, log_id: bytes, settings: dict[str, Any]) ->
 def make_directories(files: Files, path: str) -> None:
     """Make a directory and its missing parents, and make their names durable."""
     parent = path.rpartition("/")[0] or "/"
-    if files.stat(parent) is None:
+    stat = files.stat(parent)
+    if stat is None:
         make_directories(files, parent)
+    elif not stat.directory:
+        raise NotALogError(f"{path} cannot be made: {parent} is a file, not a directory.")
     else:
         sync_name(files, parent)
     made = files.make_directory(path)

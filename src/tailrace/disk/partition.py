@@ -199,6 +199,9 @@ class Partition:
             self.sequence, self.state, incarnation = block
             if incarnation != self.incarnation:
                 self._fail("A state block belongs to another topic")
+        if words[word + END] > self.state.end:
+            # Blocks are stored before the end: to go on from an older one would write over published records.
+            self._fail("The newest state block of a partition is damaged")
         self.sequence_a, self.sequence_b = sequences
         if max(sequences) != self.sequence:
             # A writer died within a block. The next one stores another under the same number, which is to be noticed.

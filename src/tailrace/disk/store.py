@@ -188,9 +188,7 @@ class Store:
 
     def reader(self, partition: Partition, *, mapped: bool = False) -> Reader:
         """A new reader of one partition."""
-        if not partition.end and not partition.alive:
-            # A slot that was cleared would show a partition without records.
-            self._check_dropped(partition)
+        self.check_cleared(partition)
         return Reader(partition, self.indexes, mapped=mapped)
 
     # Writing.
@@ -330,6 +328,11 @@ class Store:
             raise storage_error(error, "a write to a partition", partition.path) from error
         else:
             raise error
+
+    def check_cleared(self, partition: Partition) -> None:
+        """Refuse a slot that was cleared: it would show a partition without records."""
+        if not partition.end and not partition.alive:
+            self._check_dropped(partition)
 
     def _check_dropped(self, partition: Partition, error: TopicNotFoundError | None = None) -> None:
         """Refuse a slot that says its topic was dropped, when it was not: trying again would never end."""

@@ -219,6 +219,16 @@ class Tails:
                 found.append(slot)
         return found
 
+    def are_ahead(self) -> bool:
+        """Whether a word is ahead of every block that checks; blocks are stored first, so one was damaged since."""
+        count = (self.size - HEADER_BYTES) // SLOT_BYTES
+        # Before the blocks are looked at: a writer at work is ahead with these.
+        ends, safes = self.column(END, count), self.column(SAFE, count)
+        return any(
+            slot < count and (ends[slot] > state.end or safes[slot] > state.safe)
+            for slot, state, _ in self.mismatches(strict=True)
+        )
+
     def restore_words(self) -> None:
         """Store what the checksummed blocks say; the caller is the only one who has the log open.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,7 +116,9 @@ def salvage(files: Files, path: str, findings: Findings, owners: Mapping[int, Se
             notes.append(f"the name of the topic in {directory} is lost: the directory goes into quarantine as it is")
             continue
         _complete(catalog, TopicEntry(topic_id, name, {}, (), {}), partitions, owners)
-        notes.append(f"the topic {name!r} is back with default settings; set them with: tailrace topic alter {name}")
+        # The command line puts the log into a command; a name that begins with "-" must not be taken for an option.
+        words = f"{'-- ' if name.startswith('-') else ''}{shlex.quote(name)} NAME=VALUE"
+        notes.append(f"the topic {name!r} is back with default settings; set them with: tailrace topic alter {words}")
     catalog.dropped.clear()
     return Salvage(catalog, tuple(nameless), tuple(notes))
 

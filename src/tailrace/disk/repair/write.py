@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tailrace.disk.frame import MORE, Header, Prepared, place_one, prepare_lost, salt_chain
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import PartitionPlan, SegmentPlan
-from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX
+from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX, STAGED_SUFFIX
 from tailrace.disk.repair.scan import Hole, Run
 from tailrace.disk.repair.source import Source
 from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segment_base, segment_name, walk
@@ -203,7 +203,11 @@ class Mender:
         named = self._name_rightly(plan, directory)
         newest: Written | None = None
         written = set()
-        segments = [each._replace(path=named.get(each.path or "", each.path)) for each in plan.segments]
+        segments = []
+        for each in plan.segments:
+            target = f"{directory}/{segment_name(each.base)}"
+            # What is missing under the name that another segment had is not that segment.
+            segments.append(each._replace(path=target) if named.get(each.path or "") == target else each)
         for segment in segments:
             newest = self._rewrite(plan.place, topic, segment)
             written.add(f"{directory}/{segment_name(segment.base)}")
@@ -211,8 +215,9 @@ class Mender:
             if path not in written and files.stat(path) is not None:
                 files.remove_file(path)
         for segment in segments:
-            if segment.path is not None and segment.path not in written and files.stat(segment.path) is not None:
-                # A staged file that was copied.
+            # A staged file was copied; any other that was not replaced holds what nothing else does.
+            staged = segment.path is not None and segment.path.endswith(STAGED_SUFFIX)
+            if staged and segment.path is not None and files.stat(segment.path) is not None:
                 files.remove_file(segment.path)
         if not plan.reset:
             return None
