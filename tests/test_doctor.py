@@ -203,6 +203,24 @@ def test_damaged_journal(path):
     assert str(journal) in found.what
 
 
+def test_a_damaged_entry_of_the_journal(path):
+    """Whole entries behind it show that it was whole once: a commit is not told from a torn one by itself."""
+    log = tailrace.open(path)
+    for number in range(3):
+        with log.transaction() as transaction:
+            transaction.append("a", f"{number}")
+            transaction.append("b", f"{number}")
+        assert "journal-damaged" not in {each.code for each in diagnose(path)}
+    (journal,) = path.glob("journal/*.wal")
+    with journal.open("r+b") as file:
+        file.seek(8_192 + 20)
+        file.write(b"\xff")
+    found = {each.code: each for each in diagnose(path)}["journal-damaged"]
+    assert f"{journal}: 1 of its entries are damaged, at position 8192" in found.what
+    assert "repair" in found.run
+    log.close()
+
+
 def as_nobody(path: Path) -> list[str]:
     """The codes that a user without any rights gets."""
     program = """

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_SLOT
-from tailrace.disk.journal import ENTRIES_AT, SECTOR_BYTES, SECTORS, JournalFile, journal_numbers
+from tailrace.disk.journal import JournalFile, journal_numbers
+from tailrace.disk.repair.journal import salvage
 from tailrace.disk.tails import (
     DIRTY,
     END,
@@ -82,6 +83,7 @@ class Journal(NamedTuple):
     bytes: int = 0
     # Commits in the generation that counts.
     entries: int = 0
+    # What is damaged of which file, in words.
     damaged: tuple[str, ...] = ()
 
 
@@ -184,7 +186,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def read_journal(files: Files, path: str, log_id: bytes) -> Journal:
-    """What lies in the journal; entries are counted, not parsed."""
+    """What lies in the journal: how many entries count, and what is damaged."""
     directory = f"{path}/journal"
     size = entries = 0
     damaged = []
@@ -196,15 +198,12 @@ def read_journal(files: Files, path: str, log_id: bytes) -> Journal:
             file.open()
             try:
                 size += file.size
-                file.generation = file.read_generation()
-                if file.generation is None:
-                    if any(any(files.read(file.descriptor, SECTOR_BYTES, at)) for at in SECTORS):
-                        damaged.append(file.path)
-                    continue
-                file.place = file.place._replace(
-                    position=ENTRIES_AT, chain=file.generation.crc, lsn=file.generation.lsn
-                )
-                entries += sum(1 for _ in file.follow())
+                found = salvage(file)
+                entries += len(found.entries)
+                if found.damage:
+                    # A commit that came in the middle of the look seems to stand behind a damaged one.
+                    again = salvage(file).damage
+                    damaged += [f"{file.path}: {each}" for each in found.damage if each in again]
             finally:
                 file.close()
     return Journal(len(numbers), size, entries, tuple(damaged))

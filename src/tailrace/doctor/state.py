@@ -105,7 +105,7 @@ def check_recovery(words: Words | None, journal: Journal, locks: Locks | None, c
 def check_journal(words: Words | None, journal: Journal, commands: Commands) -> Iterator[Finding]:
     """The journal's files."""
     if journal.damaged:
-        what = f"The header of {counted(len(journal.damaged), 'journal file')} is damaged: {named(journal.damaged)}."
+        what = f"The journal is damaged: {named(journal.damaged)}."
         yield finding("journal-damaged", what, commands.tailrace("repair"))
     pinning = [slot.name for slot in words.slots if slot.failed and slot.dirty] if words is not None else []
     size = f"{counted(journal.files, 'journal file')} take up {format_size(journal.bytes)}"
