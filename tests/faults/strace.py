@@ -176,7 +176,9 @@ def strike(home: Path, call: str, what: str, number: int, counted: Injected) -> 
     """One injection, judged; False when it did not fire because there is no n-th call."""
     log_path = home / "log"
     prepare(log_path)
-    with tailrace.open(log_path, timeout=5.0) as bystander:
+    bystander = tailrace.open(log_path, timeout=5.0)
+    judge = None
+    try:
         list(bystander.topic("*").read())
         code, fired, said = inject(home, call, what, number)
         name = f"{call} {what} {number}"
@@ -196,6 +198,13 @@ def strike(home: Path, call: str, what: str, number: int, counted: Injected) -> 
         judge.errors()
         judge.look(bystander)
         judge.go_on(bystander)
+    finally:
+        try:
+            bystander.close()
+        except DurabilityError as error:
+            # Records of the work that could not be synced: whoever closes last is told.
+            if judge is None or judge.read_only is None:
+                counted.faults.append(f"{call} {what} {number}: closing failed: {error!r}")
     judge.after_boot(log_path)
     return True
 

@@ -558,7 +558,7 @@ class Store:
         lost = [each for each in list(self.opened.values()) if each.alive and each.failed and each.safe < each.end]
         if lost:
             raise DurabilityError(
-                f"{len(lost)} partitions hold records that could not be synced: a sync failed there earlier.",
+                f"Records in {_partitions(lost)} could not be synced: a sync failed there earlier.",
                 path=lost[0].path,
             )
 
@@ -569,7 +569,7 @@ class Store:
         failed = [partition for partition in list(self.partitions.values()) if partition.failed and partition.alive]
         if failed:
             raise DurabilityError(
-                f"{len(failed)} partitions cannot be synced: a sync failed there earlier.", path=failed[0].path
+                f"Records in {_partitions(failed)} cannot be synced: a sync failed there earlier.", path=failed[0].path
             )
 
     def close(self) -> None:
@@ -634,6 +634,10 @@ def _check_size(frames: Sequence[Prepared]) -> int:
     if size > GROUP_BYTES_MAX:
         raise LimitError(f"One write of {size:,} bytes to a partition is above the maximum of {GROUP_BYTES_MAX:,}.")
     return size
+
+
+def _partitions(some: Sequence[Partition]) -> str:
+    return "a partition" if len(some) == 1 else f"{len(some)} partitions"
 
 
 def one_group(frames: Sequence[Prepared]) -> list[Prepared]:
