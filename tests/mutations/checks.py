@@ -129,7 +129,7 @@ CHECKS = (
     check("journal header's checksum", "10.2", "the checksum of a generation's header", "flipped bits of the journal",
           "was flipped", change("disk.journal:parse_generation", "or crc != crc32c(sector[: HEADER.size - 4])", "")),
     check("newest generation", "10.2", "the rule that the higher generation counts", "a journal that fills",
-          "does not fit",
+          LOSS,
           change(f"{JOURNAL}.read_generation", "max(", "min(")),
     check("entry that is whole though its write failed", "4.7", "the look whether a failed write left a whole entry",
           "an entry that is whole though its write failed", LOSS, change(f"{COMMITTER}._journal",

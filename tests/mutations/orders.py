@@ -214,15 +214,15 @@ ORDERS = (
                  'self._record({"op": "drop", "id": topic_id})\n        path = f"{store.path}/{entry.directory}"')),
     # Opening and recovery.
     order("identity last", "9.1", "the order of a new log's files: identity before the directories",
-          "deaths in the creation of a log", "opening /log failed",
+          "deaths in the creation of a log", "Opening /log failed",
           change(f"{OPENING}:_Opening._create", 'for name in ("journal", "catalog", "topics"):',
                  "write_identity(self.files, self.path, b\"0\" * 16, {\"journal_bytes\": 16_384})\n"
                  '    for name in ("journal", "catalog", "topics"):')),
     order("identity written anew", "10.1", "the rewriting of an identity whose last sync may have failed",
-          "failures in the creation of a log", "opening /log failed",
+          "failures in the creation of a log", "Opening /log failed",
           change(f"{OPENING}:_Opening.recover", "write_identity(self.files, self.path, log_id, settings)")),
     order("directories made anew", "9.1", "the removal of directories that a dead creation left",
-          "failures in the creation of a log", "opening /log failed",
+          "failures in the creation of a log", "Opening /log failed",
           change(f"{OPENING}:_Opening._create", "self.files.remove_directory(directory)")),
     order("catalog first", "10.3", "the order of recovery: partitions as the catalog was before its own replay",
           "power cuts in a recovery with a dead commit", LOSS,

@@ -85,7 +85,7 @@ def test_a_missing_directory_of_a_log_that_is_there_is_no_such_thing(log, tmp_pa
     job.writer = job.plan()
     for place in (tmp_path / "log" / "topics").glob("*-a/*"):
         place.rename(f"{place}-away")
-    with pytest.raises(StorageError, match="staging a segment failed"):
+    with pytest.raises(StorageError, match="Staging a segment failed"):
         job.task(rows(2_000, 1_000))
     for place in (tmp_path / "log" / "topics").glob("*-a/*-away"):
         place.rename(str(place).removesuffix("-away"))
