@@ -34,7 +34,7 @@ class Waiter:
 
     def wake(self) -> None:
         """Let its thread go on; may be repeated."""
-        if self.turn is not None:
+        if self.turn is not None and self.turn.locked():
             try:
                 self.turn.release()
             except RuntimeError:
@@ -63,6 +63,8 @@ class GroupCommit:
         self.leading_thread = 0
         # Who seemed to have left the lead behind at the last look.
         self.suspect: object = None
+        # The threads that wait or lead; one that got away by an interrupt may stay in here until it waits again.
+        self.inside: set[int] = set()
         # What each leader has taken and not yet woken.
         self.batches: dict[Waiter, list[Waiter]] = {}
 
@@ -79,7 +81,7 @@ class GroupCommit:
                 return first
         if self.let_go is not None:
             self.let_go()
-        if _is_inside(sys._getframe()):
+        if get_ident() in self.inside and _is_inside(sys._getframe()):
             # A handler or finalizer of a thread that waits for its turn: the lead would be given to the call beneath
             # this one, which cannot take it before this one is done.
             return self.commit_one(partition, frames, expect, True)
@@ -121,6 +123,7 @@ class GroupCommit:
         interrupted: KeyboardInterrupt | None = None
         try:
             with self.guard:
+                self.inside.add(waiter.thread)
                 if self.leader is None:
                     self.leading_thread = waiter.thread
                     self.leader = waiter
@@ -164,6 +167,7 @@ class GroupCommit:
     def _retire(self, waiter: Waiter, batch: list[Waiter]) -> None:
         """Leave the line and pass on the lead, then wake those who were served; may be repeated."""
         with self.guard:
+            self.inside.discard(waiter.thread)
             if waiter in self.queue:
                 self.queue.remove(waiter)
         self._pass_on(waiter)
