@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -113,6 +114,16 @@ def log(tmp_path):
     log.close()
 
 
+def locked(log: tailrace.Log) -> set[tuple[str, int]]:
+    """The exclusive locks of this process in one log: others, of tests before, may have threads at work."""
+    inodes = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(log.location):
+                inodes.add(os.stat(int(name)).st_ino)
+    return {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE" and lock[1] in inodes}
+
+
 def left_locked(log: tailrace.Log, kind: str, monkeypatch: pytest.MonkeyPatch, jumps: int = 3) -> set[tuple[str, int]]:
     if kind == "flush":
         log.topic("left").append("not synced", durable=False)
@@ -121,7 +132,7 @@ def left_locked(log: tailrace.Log, kind: str, monkeypatch: pytest.MonkeyPatch, j
     interrupted.run(lambda: action(log))
     loops = ["insist", "insist", region.rpartition(".")[2]][:jumps]
     assert interrupted.raised == ["the write", "the release", *[f"the jump in {name}" for name in loops]]
-    return {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+    return locked(log)
 
 
 @pytest.mark.parametrize("jumps", [0, 1, 2])
@@ -135,7 +146,7 @@ def test_it_takes_an_interrupt_at_each_of_three_jumps_to_leave_a_lock(log, kind,
 def test_the_next_write_elsewhere_releases_it(log, kind, monkeypatch):
     assert left_locked(log, kind, monkeypatch)
     log.topic("plain").append("on", durable=False)
-    assert not {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+    assert not locked(log)
     log.topic("left").append("on")
     assert [record.text for record in log.topic("left").read(last=1)] == ["on"]
 
@@ -148,7 +159,7 @@ def test_closing_does_not_wait_for_its_own_thread(log, kind, monkeypatch):
     began = time.monotonic()
     log.close()
     assert time.monotonic() - began < 6.0
-    assert not {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+    assert not locked(log)
 
 
 def test_what_another_thread_notes_is_not_taken_from_its_holder(log):
@@ -162,7 +173,7 @@ def test_what_another_thread_notes_is_not_taken_from_its_holder(log):
         store.committer._enter(right)
         assert left.lock.held
         assert left.lock.owned
-        assert len([lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"]) == 3
+        assert len(locked(log)) == 3
 
     store.committer.holding(hold)
     log.topic("left").append("on")
@@ -223,7 +234,7 @@ def test_a_note_is_not_taken_back_while_somebody_has_the_lock(log, monkeypatch):
     assert left.lock in store.home.leaving
     log.topic("plain").append("on", durable=False)
     assert not store.home.leaving
-    assert not {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+    assert not locked(log)
 
 
 def test_an_interrupt_at_any_moment_leaves_a_note_or_a_free_lock(log):
@@ -273,6 +284,6 @@ def test_an_interrupted_drop_leaves_no_lock(log):
         injector.run(log.topic("brief").drop)
         if not injector.place:
             break
-        left = {lock for lock in locks_held(os.getpid()) if lock[0] == "WRITE"}
+        left = locked(log)
         assert not left, injector.place
     assert number > 50
