@@ -103,7 +103,7 @@ def test_a_state_holds_what_was_flushed_and_what_was_kept_and_nothing_else(home,
 
 def test_a_kept_record_is_checked_again_to_the_same(home, seed):
     """What was found once can be looked at again: the same record and the same seed make the same states."""
-    system, request = SYSTEMS["naive"], Request(8, seed)
+    system, request = SYSTEMS["tailrace"], Request(8, seed)
     record = record_workload(home, system, "ext4", 20, 0.001)
     first = list(check_states(home, system, "ext4", record, states_of(record, system, request, 8)))
     place = keep(record, Row(system.key, "", "", "ext4"), request, 8)
