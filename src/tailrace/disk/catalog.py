@@ -208,6 +208,8 @@ def _check(entry: TopicEntry) -> None:
         raise ValueError(slots)
     if trims and ({*map(type, (*trims, *trims.values()))} != _INTEGERS or min(*trims, *trims.values()) < 0):
         raise ValueError(trims)
+    if trims and max(trims) >= len(slots):
+        raise ValueError(trims)
     # As numbers, where they are given: others are looked at by whoever uses them.
     if settings and not (
         0 < entry.segment_bytes <= SEGMENT_BYTES_MAX
