@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import Columns, columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.frame import MAGIC, Header, crc32c, read_header, salt_chain
+from tailrace.disk.frame import Header, crc32c, read_header, salt_chain
 from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.runs import Run, begins_run, take_run
 from tailrace.disk.segment import (
@@ -20,6 +20,7 @@ from tailrace.disk.segment import (
     Index,
     Read,
     extend_index,
+    find_magic,
     read_footer,
     read_segment_header,
     reading,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
     from tailrace.disk.tails import State
 
-_MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 # Up to so many records are read with a first read of so many bytes, and four times as many with each that follows.
 FEW_RECORDS = 64
 FIRST_BYTES = 4_096
@@ -540,7 +540,7 @@ class Reader:
         offset, stop, chain = target
         position = segment.position
         while position + FRAME_HEADER_BYTES < stop:
-            position = _find_magic(segment.read, position + 8, stop)
+            position = find_magic(segment.read, position + 8, stop)
             if position < 0:
                 break
             first = read_header(memoryview(segment.read(FRAME_HEADER_BYTES, position)))
@@ -714,18 +714,3 @@ def lost_reason(note: memoryview) -> str:
         return str(json.loads(bytes(note))["reason"])
     except (ValueError, KeyError, TypeError):
         return "the reason was not noted"
-
-
-def _find_magic(read: Read, position: int, stop: int) -> int:
-    """The next multiple of 8 at which a frame's magic stands, -1 when there is none."""
-    while position < stop:
-        chunk = bytes(read(min(CHUNK_BYTES, stop - position), position))
-        if not chunk:
-            return -1
-        at = chunk.find(_MAGIC_BYTES)
-        while at >= 0:
-            if at % 8 == 0:
-                return position + at
-            at = chunk.find(_MAGIC_BYTES, at + 1)
-        position += len(chunk) - len(chunk) % 8 or 8
-    return -1

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.frame import MAGIC as FRAME_MAGIC
 from tailrace.disk.frame import Header, Prepared, body_fits, crc32c, read_header, salt_chain
 from tailrace.errors import VersionError
 from tailrace.limits import INDEX_ENTRIES_MAX, OFFSET_MAX
@@ -27,6 +28,7 @@ ENTRY = Struct("<QQqqII")
 TRAILER = Struct("<8sIIQQQQqqIIII12sI")
 TRAILER_BYTES = 96
 CHUNK_BYTES = 262_144
+_FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 INDEX_STRETCH_BYTES = 65_536
 
 # Reads (count, position); fewer bytes only at the end of the file.
@@ -233,6 +235,22 @@ def lost_ranges(files: Files, descriptor: int) -> list[tuple[int, int]]:
     chain, stop = salt_chain(footer.salt), footer.position
     walked = walk(reading(files, descriptor), HEADER_BYTES, 0, chain, stop, bodies=False)
     return [(found.header.base, found.header.base + found.header.span - 1) for found in walked if found.header.lost]
+
+
+def find_magic(read: Read, position: int, stop: int) -> int:
+    """The next multiple of 8 from a position on at which a frame's magic stands, -1 when there is none."""
+    position = position + 7 & ~7
+    while position < stop:
+        chunk = bytes(read(min(CHUNK_BYTES, stop - position), position))
+        if not chunk:
+            return -1
+        at = chunk.find(_FRAME_MAGIC)
+        while at >= 0:
+            if at % 8 == 0:
+                return position + at
+            at = chunk.find(_FRAME_MAGIC, at + 1)
+        position += len(chunk) - len(chunk) % 8 or 8
+    return -1
 
 
 def footer_bytes(index: Index) -> int:

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.frame import MAGIC, Header, body_fits, crc32c, read_header, salt_chain
-from tailrace.disk.segment import CHUNK_BYTES, HEADER_BYTES, Found, Index, Read, walk, whole_groups
+from tailrace.disk.frame import Header, body_fits, crc32c, read_header, salt_chain
+from tailrace.disk.segment import HEADER_BYTES, Found, Index, Read, find_magic, walk, whole_groups
 from tailrace.limits import OFFSET_MAX
 
-_MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 _CRC_AT = FRAME_HEADER_BYTES - 4
 
 
@@ -205,18 +204,18 @@ class Scan:
         stop = self.trusted.position if self.trusted else self.stop
         limit = self.trusted.offset if self.trusted else self.span
         loose: Anchor | None = None
-        position = self._next(here.position, stop)
+        position = find_magic(self._bytes, here.position, stop)
         while position >= 0:
             header = self._candidate(position, here.offset, limit, stop)
             if header is None:
-                position = self._next(position + 8, stop)
+                position = find_magic(self._bytes, position + 8, stop)
                 continue
             end, vouched = self._chain_from(position, header, stop)
             found = Anchor(header.base, position, header.chain)
             if self.trusted is not None or header.chain in links or vouched:
                 return self._prefer(loose, found)
             loose = loose or found
-            position = self._next(end, stop)
+            position = find_magic(self._bytes, end, stop)
         if self.trusted is not None:
             return None
         anchor = self._anchor_behind(here)
@@ -260,18 +259,3 @@ class Scan:
         """The first place known otherwise behind this one."""
         behind = [each for each in self.anchors.values() if each.position > here.position and each.offset > here.offset]
         return min(behind, key=lambda each: each.position, default=None)
-
-    def _next(self, position: int, stop: int) -> int:
-        """The next multiple of 8 from a position on at which a frame's magic stands, -1 when there is none."""
-        position = position + 7 & ~7
-        while position < stop:
-            chunk = bytes(self._bytes(min(CHUNK_BYTES, stop - position), position))
-            if not chunk:
-                return -1
-            at = chunk.find(_MAGIC_BYTES)
-            while at >= 0:
-                if at % 8 == 0:
-                    return position + at
-                at = chunk.find(_MAGIC_BYTES, at + 1)
-            position += len(chunk) - len(chunk) % 8 or 8
-        return -1
