@@ -218,7 +218,7 @@ class _Repair:
             tails = self.alone.believable(log_id)
         else:
             tails = believable_tails(self.files, self.path, log_id, write=False)
-        if tails is None or not tails.are_ahead():
+        if tails is None or tails.lagging() is not None:
             return tails
         tails.close()
         self.damaged_tails = True

@@ -294,14 +294,14 @@ class _Opening:
         elif self.mode == "x":
             raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
         tails = self.believable(identity[0])
-        if tails is not None and tails.are_ahead():
-            # What the damaged block said of the newest records is found in the segments.
-            tails.close()
-            tails = None
-        if tails is None:
-            tails = self.recover(*identity)
+        lagging = None if tails is None else tails.lagging()
+        if tails is not None and lagging is not None:
+            tails.restore_words(lagging)
         else:
-            tails.restore_words()
+            if tails is not None:
+                # What the damaged block said of the newest records is found in the segments.
+                tails.close()
+            tails = self.recover(*identity)
         if identity[1].get(COPIED_FROM) == identity[0].hex():
             identity = (self._part_from_original(tails, identity[1]) or identity[0], identity[1])
         if self.exclusive:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -219,22 +220,24 @@ class Tails:
                 found.append(slot)
         return found
 
-    def are_ahead(self) -> bool:
-        """Whether a word is ahead of every block that checks; blocks are stored first, so one was damaged since."""
+    def lagging(self) -> list[tuple[int, State, int]] | None:
+        """The slots whose words are behind their blocks, as mismatches() tells them.
+
+        None when a word is ahead of every block that checks: blocks are stored first, so one was damaged since.
+        """
         count = (self.size - HEADER_BYTES) // SLOT_BYTES
         # Before the blocks are looked at: a writer at work is ahead with these.
         ends, safes = self.column(END, count), self.column(SAFE, count)
-        return any(
-            slot < count and (ends[slot] > state.end or safes[slot] > state.safe)
-            for slot, state, _ in self.mismatches(strict=True)
-        )
+        found = self.mismatches(strict=True)
+        ahead = any(slot < count and (ends[slot] > state.end or safes[slot] > state.safe) for slot, state, _ in found)
+        return None if ahead else found
 
-    def restore_words(self) -> None:
+    def restore_words(self, lagging: Iterable[tuple[int, State, int]]) -> None:
         """Store what the checksummed blocks say; the caller is the only one who has the log open.
 
         A holder that died left a block newer than its words; a word that was damaged is made good in the same way.
         """
-        for slot, state, incarnation in self.mismatches(strict=True):
+        for slot, state, incarnation in lagging:
             word = word_of(slot)
             self.words[word + END] = state.end
             self.words[word + SAFE] = state.safe
