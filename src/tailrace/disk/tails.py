@@ -39,9 +39,10 @@ WAKE_POSITION = 128
 # Values of the word `failed`: a sync failed, or what is stored is not what the state says.
 UNSYNCABLE, DAMAGED = 1, 2
 
+WORD_MAX = (1 << 64) - 1
+
 # Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number. When a
 # commit has to be written there first, its number is subtracted from this in `pending`, and stays in `unresolved`.
-WORD_MAX = (1 << 64) - 1
 DROPPING = WORD_MAX
 
 HAS_SEGMENT = 1
