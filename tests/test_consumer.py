@@ -365,6 +365,16 @@ class TestPeek:
             assert [(record.partition, record.offset) for record in consumer.peek(2)] == first
             assert [(record.partition, record.offset) for record in consumer.poll(2)] == first
 
+    def test_nothing_of_a_topic_that_was_dropped(self, log):
+        fill(log, "t", 6)
+        with log.consumer("t", "g", commit="manual") as consumer:
+            assert numbers(consumer.poll(1)) == [0]
+            log.topic("t").drop()
+            assert numbers(consumer.peek(3)) == []
+            assert (consumer.lag().records, consumer.assigned) == (0, [])
+            with pytest.raises(ValueError, match="no such partition"):
+                consumer.seek("earliest")
+
     def test_who_only_peeked_begins_at_the_earliest_record(self, log):
         fill(log, "t", 6)
         with log.consumer("t", "g") as consumer:

@@ -382,10 +382,12 @@ class Consumer(Iterable[Record]):
         return None if seat is None else seat.id
 
     def _attend_first(self) -> None:
-        """Have partitions, if this consumer was not asked for anything yet."""
+        """Have partitions, if this consumer was not asked for anything yet, and none of a topic that was dropped."""
         if not self._over:
             with typed_failures(self._engine, self.group):
                 self._duty.sit_first()
+        feeds = self._duty.feeds
+        feeds.remove([feed.place for feed in feeds if not feed.partition.alive])
 
     # Ending.
 
