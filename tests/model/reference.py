@@ -63,6 +63,10 @@ class ReferencePartition:
             found.add(max(first, self.start))
         return found
 
+    def since(self, earlier: ReferencePartition) -> bool:
+        """Whether it goes on where it was then."""
+        return self.items[: len(earlier.items)] == earlier.items
+
     def copy(self) -> ReferencePartition:
         return ReferencePartition(
             list(self.items), self.start, self.safe, list(self.groups), self.trimming, self.removable
@@ -147,6 +151,10 @@ class ReferenceGroup:
         self.cursors.update(moves)
         if moves:
             self.safe = len(self.topics)
+
+    def since(self, earlier: ReferenceGroup) -> bool:
+        """Whether nothing but questions came to it since then."""
+        return self.cursors == earlier.cursors and self.topics[: len(earlier.topics)] == earlier.topics
 
     def copy(self) -> ReferenceGroup:
         return ReferenceGroup(self.number, list(self.topics), self.safe, dict(self.cursors))

@@ -553,7 +553,7 @@ def subsets(ghosts: Sequence[tuple[State, State]]) -> list[list[tuple[State, Sta
 
 
 def haunted(state: State, ghosts: Sequence[tuple[State, State]]) -> State:
-    """A state in which steps that died have come about, each where nothing was written since."""
+    """A state in which steps that died have come about, each where nothing was promised since."""
     state = state.copy()
     for before, after in ghosts:
         for name in before.topics.keys() | after.topics.keys():
@@ -572,7 +572,7 @@ def haunted(state: State, ghosts: Sequence[tuple[State, State]]) -> State:
             elif earlier is not None and current is not None and current.number == earlier.number:
                 if later is None:
                     del state.groups[name]
-                elif current == earlier:
+                elif later != earlier and current.since(earlier) and current.safe <= len(earlier.topics):
                     state.groups[name] = later.copy()
     return state
 
@@ -582,7 +582,8 @@ def _haunt(now: ReferenceTopic, old: ReferenceTopic, new: ReferenceTopic) -> Non
     for mine, before, after in zip(now.partitions, old.partitions, new.partitions, strict=False):
         mine.trimming = max(mine.trimming, after.trimming, after.start)
         mine.removable = max(mine.removable, after.removable)
-        if mine.items == before.items:
+        # What was written over it since and not promised may be lost, and then the older bytes are what is there.
+        if after.items != before.items and mine.since(before) and mine.safe <= len(before.items):
             mine.items, mine.groups = list(after.items), list(after.groups)
 
 
