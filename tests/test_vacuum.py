@@ -509,7 +509,8 @@ def test_a_sealed_segment_asks_for_it_at_once(tmp_path, clock, tune):
         fill(topic, 1)
         eventually(vacuum_threads)
         fill(topic, 20)
-        eventually(lambda: size(topic) <= 8192 + 4096)
+        # One segment more than after a round: the last close may have been looked at before the next one grew.
+        eventually(lambda: size(topic) <= 8192 + 2 * 4096)
 
 
 def test_a_process_that_ends_soon_keeps_the_bound(tmp_path):
