@@ -88,6 +88,31 @@ def test_one_record_is_the_frame_that_a_list_of_one_gives(
     assert placed.span == 1
 
 
+@settings(max_examples=150)
+@given(st.lists(st.tuples(ROW, TIMES), max_size=12))
+def test_frames_of_one_record_are_joined_into_one(
+    given_rows: list[tuple[tuple[bytes | None, bytes | None, bytes], int]],
+) -> None:
+    singles = [frame.prepare_one(*row, time) for row, time in given_rows]
+    joined = frame.join(singles)
+    assert rows(read(written(joined))) == rows(read(written(singles)))
+    assert len(joined) == min(1, len(singles)) or sum(each.size for each in singles) > frame.JOINED_BYTES_MAX
+    assert sum(each.span for each in joined) == len(singles)
+
+
+def test_only_frames_of_one_record_are_joined() -> None:
+    one, other = frame.prepare_one(b"one", None, b"", TIME), frame.prepare_one(b"other", b"key", b"", TIME)
+    many = frame.prepare([b"a", b"b"], None, None, TIME)
+    packed = frame.prepare_one(b"a" * 500, None, b"", TIME, codec.ZSTD)
+    begun = one._replace(flags=frame.MORE)
+    large = frame.prepare_one(b"x" * frame.JOINED_BYTES_MAX, None, b"", TIME)
+    assert packed.codec == codec.ZSTD
+    for frames in ([one, *many], [one, packed], [begun, one], [one, large], [one], []):
+        assert frame.join(frames) is frames
+    assert len(frame.join([one, other])) == 1
+    assert frame.join([one] * (FRAME_RECORDS_MAX + 1)) == [one] * (FRAME_RECORDS_MAX + 1)
+
+
 def test_columns_that_say_nothing_are_left_out() -> None:
     (plain,) = frame.prepare([b"a", b"b"], [None, None], [b"", b""], [TIME, TIME])
     assert plain.flags == 0

@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+import tailrace
+from tailrace import engine as engines
+from tailrace.disk.files import Files
 from tailrace.disk.groupcommit import GroupCommit, Waiter
 
 
@@ -277,3 +280,49 @@ def test_who_left_the_queue_is_not_committed_later(disk):
     line.end()
     assert line.firsts == {"first": 0, "second": 1, "left": -1}
     assert disk.taken == [("first",), ("second",)]
+
+
+def test_records_of_several_threads_become_one_frame(tmp_path, monkeypatch):
+    """Each thread has the offset of its own record, whatever the frame around it."""
+
+    class Slow(Files):
+        __slots__ = ("gate",)
+
+        def sync_data(self, fd: int) -> None:
+            assert self.gate.wait(20)
+            super().sync_data(fd)
+
+    files = Slow()
+    files.gate = threading.Event()
+    files.gate.set()
+    monkeypatch.setattr(engines, "FILES", files)
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders")
+        topic.append(b"first")
+        queue = log.engine.store.queue
+        files.gate.clear()
+        told: dict[int, int] = {}
+
+        def append(number: int) -> None:
+            key = b"key" if number % 2 else None
+            headers = {"number": str(number)} if number % 3 else None
+            told[number] = topic.append(b"%d" % number, key=key, headers=headers).offset
+
+        threads = [threading.Thread(target=append, args=(number,)) for number in range(9)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            while len(queue.queue) < number or queue.leader is None:
+                time.sleep(0.001)
+        files.gate.set()
+        for thread in threads:
+            thread.join()
+        assert sorted(told.values()) == [*range(1, 10)]
+        for number, offset in told.items():
+            record = topic.get(offset)
+            assert record.value == b"%d" % number
+            assert record.key == (b"key" if number % 2 else None)
+            assert record.headers == ({"number": str(number).encode()} if number % 3 else {})
+        reader = log.engine.store.reader(topic.route(log.engine).partitions[0])
+        assert [found.header.count for found in reader.frames(0, 10)] == [1, 1, 8]
+        reader.close()
+        assert log.verify().ok

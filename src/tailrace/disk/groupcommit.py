@@ -32,6 +32,11 @@ class Waiter:
         # Whether its call is over, however it ended: then it is neither committed nor given the lead.
         self.left = False
 
+    @property
+    def span(self) -> int:
+        """How many offsets it takes."""
+        return self.frames[0].span if len(self.frames) == 1 else sum([frame.span for frame in self.frames])
+
     def wake(self) -> None:
         """Let its thread go on; may be repeated."""
         if self.turn is not None and self.turn.locked():
@@ -166,6 +171,10 @@ class GroupCommit:
 
     def _retire(self, waiter: Waiter, batch: list[Waiter]) -> None:
         """Leave the line and pass on the lead, then wake those who were served; may be repeated."""
+        if waiter.first >= 0 and self.leader is not waiter and not batch:
+            # Served by another, which took it out of the queue.
+            self.inside.discard(waiter.thread)
+            return
         with self.guard:
             self.inside.discard(waiter.thread)
             if waiter in self.queue:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.commit import Committer
 from tailrace.disk.flusher import Flusher
-from tailrace.disk.frame import HEADER_BYTES, MORE, Prepared
+from tailrace.disk.frame import HEADER_BYTES, MORE, Prepared, join
 from tailrace.disk.gauges import Gauges
 from tailrace.disk.groupcommit import GroupCommit, Waiter
 from tailrace.disk.home import Home, is_untyped, storage_error
@@ -282,13 +282,21 @@ class Store:
                 except KeyboardInterrupt as interrupt:
                     error = interrupt
             self.go_on_after(partition, error)
-        # Behind the release, which is a barrier: whoever says that it waits after this load sees the new end.
+        # The same as `_tell_watchers`.
         if now_us - self.tails.words[WATCHED_WORD] < WATCHED_US_MAX or files.tells_always:
             self.tails.wake()
         if gauges is not None:
             count = frames[0].count if len(frames) == 1 else sum([frame.count for frame in frames])
             gauges.appended(count, size, files.monotonic() - began)
         return first
+
+    def _tell_watchers(self, now_us: int) -> None:
+        """Wake whoever waits for records; called behind the release of a partition's lock.
+
+        The release is a barrier: whoever says that it waits after this load sees the new end.
+        """
+        if now_us - self.tails.words[WATCHED_WORD] < WATCHED_US_MAX or self.files.tells_always:
+            self.tails.wake()
 
     def inside(self, partition: Partition, action: Callable[[], Result], timeout: float | None = None) -> Result:
         """Run an action under a partition's lock; a dead commit met there is resolved first."""
@@ -356,11 +364,14 @@ class Store:
             waiter = waiters[0]
             waiter.first = self._append(waiter.partition, waiter.frames, waiter.expect, True)
             return
+        if len({waiter.partition.slot for waiter in waiters}) == 1:
+            self._append_together(waiters)
+            return
         by_slot: dict[int, list[Waiter]] = {}
         for waiter in waiters:
             by_slot.setdefault(waiter.partition.slot, []).append(waiter)
         total = sum(frames_size(waiter.frames) for waiter in waiters)
-        alone = len(by_slot) == 1 or total > INLINE_BYTES_MAX // 2 or len(by_slot) > PARTICIPANTS_MAX
+        alone = total > INLINE_BYTES_MAX // 2 or len(by_slot) > PARTICIPANTS_MAX
         # What may fail for a reason of its own must not take the others with it.
         risky = any(
             waiter.expect is not None or waiter.partition.failed or not waiter.partition.alive for waiter in waiters
@@ -371,7 +382,9 @@ class Store:
 
     def _commit_together(self, groups: list[list[Waiter]]) -> bool:
         """Appends to several partitions by one journal entry; False when it failed before anything was written."""
-        writes = [Write(group[0].partition, [frame for waiter in group for frame in waiter.frames]) for group in groups]
+        writes = [
+            Write(group[0].partition, join([frame for waiter in group for frame in waiter.frames])) for group in groups
+        ]
         gauges = self.home.gauges
         began = self.files.monotonic()
         try:
@@ -393,35 +406,24 @@ class Store:
         gauges = self.home.gauges
         began = self.files.monotonic()
 
-        def write() -> list[Waiter]:
-            fitting = []
-            following = partition.state.end
-            for waiter in group:
-                if waiter.expect is not None and waiter.expect != following:
-                    waiter.error = OffsetMismatchError(
-                        f"The next offset is {following}, not {waiter.expect}.",
-                        expected=waiter.expect,
-                        actual=following,
-                    )
-                    continue
-                fitting.append(waiter)
-                following += sum([frame.span for frame in waiter.frames])
-            frames = [frame for waiter in fitting for frame in waiter.frames]
+        def write() -> Sequence[Prepared]:
+            fitting = _expecting(group, partition.state.end)
+            frames = join([frame for waiter in fitting for frame in waiter.frames])
             if frames:
                 first = partition.write(frames, frames_size(frames), True, self.files.now_us())
                 _give_offsets(first, fitting)
-                self.tails.wake()
-            return fitting
+            return frames
 
         try:
-            fitting = self.inside(partition, write)
+            frames = self.inside(partition, write)
         except TailraceError as error:
             for waiter in group:
                 waiter.first = -1
                 waiter.error = waiter.error or error
             return
-        if gauges is not None and fitting:
-            frames = [frame for waiter in fitting for frame in waiter.frames]
+        if frames:
+            self._tell_watchers(self.files.now_us())
+        if gauges is not None and frames:
             gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
 
     def transact(self, writes: Sequence[Write]) -> list[int]:
@@ -647,7 +649,23 @@ def one_group(frames: Sequence[Prepared]) -> list[Prepared]:
     return [*(frame._replace(flags=frame.flags | MORE) for frame in frames[:-1]), frames[-1]]
 
 
+def _expecting(group: list[Waiter], following: int) -> list[Waiter]:
+    """Those who get the offset that they expect; the others are told."""
+    if all(waiter.expect is None for waiter in group):
+        return group
+    fitting = []
+    for waiter in group:
+        if waiter.expect is not None and waiter.expect != following:
+            waiter.error = OffsetMismatchError(
+                f"The next offset is {following}, not {waiter.expect}.", expected=waiter.expect, actual=following
+            )
+        else:
+            fitting.append(waiter)
+            following += waiter.span
+    return fitting
+
+
 def _give_offsets(first: int, group: list[Waiter]) -> None:
     for waiter in group:
         waiter.first = first
-        first += sum([frame.span for frame in waiter.frames])
+        first += waiter.span
