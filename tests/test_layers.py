@@ -40,6 +40,7 @@ ROWS = (
     ("tailrace.arrow_frames", "tailrace.json_table", "tailrace.merge"),
     ("tailrace.batch",),
     ("tailrace.arrow",),
+    ("tailrace.namespaces", "tailrace.locations"),
     ("tailrace.disk.admin", "tailrace.disk.copying_moment", "tailrace.disk.copying"),
     ("tailrace.disk.store",),
     ("tailrace.disk.opening", "tailrace.disk.flusher", "tailrace.disk.groupcommit"),

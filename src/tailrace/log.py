@@ -7,33 +7,33 @@ import threading
 import warnings
 import weakref
 from contextlib import contextmanager
-from errno import ELOOP, ENAMETOOLONG
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from tailrace import engine as engines
 from tailrace import worker
 from tailrace.disk.home import storage_error
-from tailrace.disk.opening import IDENTITY_NAME
-from tailrace.disk.recovery import remove_tree
 from tailrace.errors import (
     ClosedError,
     CorruptionError,
     LockedError,
-    NotALogError,
-    OpenError,
     ReadOnlyError,
     StorageError,
     TailraceError,
 )
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
+from tailrace.locations import log_path, not_opened, other_path
 from tailrace.names import (
-    did_you_mean,
-    escape,
     is_pattern,
-    unescape,
     validate_group_name,
-    validate_namespace_name,
     validate_topic_name,
+)
+from tailrace.namespaces import (
+    NAMESPACE_VARIABLE,
+    drop_namespace,
+    is_there,
+    namespace_path,
+    namespaces_in,
+    no_namespace,
 )
 from tailrace.options import Tuning, parse_durable, parse_duration, parse_flag, parse_size
 from tailrace.topics import Topic
@@ -65,13 +65,8 @@ if TYPE_CHECKING:
         VerifyReport,
     )
 
-LOG_VARIABLE = "TAILRACE_LOG"
-NAMESPACE_VARIABLE = "TAILRACE_NAMESPACE"
 JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
-NAMESPACES = "namespaces"
 MODES = ("a", "r", "x")
-# A longer path does not help anybody in a message.
-PATH_CHARACTERS_SHOWN = 120
 IO = ("auto", "mmap", "pread")
 
 
@@ -96,7 +91,7 @@ def open(
         raise ValueError(f"io={io!r} is not known: write 'auto', 'mmap' or 'pread'.")
     if parse_flag(exclusive, "exclusive") and mode == "r":
         raise ValueError('exclusive=True refuses other writers, and mode "r" does not write: leave one of them out.')
-    path = _path_of(location)
+    path = log_path(location)
     if namespace is None:
         namespace = os.environ.get(NAMESPACE_VARIABLE) or None
     log = Log(path, mode, parse_durable(durable), exclusive, io, parse_duration(timeout, "timeout"))
@@ -117,11 +112,11 @@ def repair(
     What is damaged goes into quarantine, every whole record stays, and a placeholder names each range that is lost.
     With `dry_run` nothing is changed.
     """
-    path = _path_of(location)
+    path = log_path(location)
     if namespace is None:
         namespace = os.environ.get(NAMESPACE_VARIABLE) or None
     if namespace is not None:
-        path = f"{path}/{NAMESPACES}/{escape(validate_namespace_name(namespace))}"
+        path = namespace_path(path, namespace)
     return _repair(path, dry_run, progress)
 
 
@@ -131,32 +126,6 @@ def _repair(path: str, dry_run: bool, progress: Callable[[int, int], None] | Non
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
     return run(engines.FILES, path, tuning=_tuning(), dry_run=parse_flag(dry_run, "dry_run"), progress=progress)
-
-
-def _path_of(location: str | PathLike[str] | None, *, followed: bool = True) -> str:
-    if location is None:
-        location = os.environ.get(LOG_VARIABLE) or None
-        if location is None:
-            raise TypeError(f"Give the directory of the log, or set ${LOG_VARIABLE}.")
-    if not isinstance(location, (str, bytes, os.PathLike)):
-        raise TypeError(f"The directory of the log must be a str or a path, not {type(location).__name__}.")
-    path = os.fsdecode(os.fspath(location))
-    if path.startswith(("http://", "https://")):
-        raise OpenError(
-            f"{path} is a remote log, which this release cannot open.",
-            hint="Nothing was opened; name a directory on this machine.",
-        )
-    if not path:
-        raise ValueError("The directory of the log must not be empty.")
-    if "\0" in path:
-        raise ValueError("The directory of the log must not hold a zero byte.")
-    path = os.path.abspath(path)
-    if followed and os.path.islink(path) and not os.path.exists(path):
-        raise NotALogError(
-            f"{path} is a symbolic link to {os.readlink(path)}, which leads nowhere.",
-            hint="Nothing was created; make the directory that the link names, or remove the link.",
-        )
-    return path
 
 
 class Log:
@@ -317,52 +286,22 @@ class Log:
         """The log of one tenant, isolated from all others; no transaction spans two."""
         if self.closed:
             raise ClosedError("The log is closed.")
-        path = self._namespace_path(validate_namespace_name(name))
-        if engines.FILES.stat(f"{path}/{IDENTITY_NAME}") is None:
+        path = namespace_path(self.location, name)
+        if not is_there(engines.FILES, path):
             if self.mode == "r":
-                raise self._no_namespace(name)
-            if engines.FILES.stat(f"{self.location}/{IDENTITY_NAME}") is None:
+                raise no_namespace(engines.FILES, self.location, name)
+            if not is_there(engines.FILES, self.location):
                 # Makes the log, or refuses a directory that is something else.
                 Log(self.location, "a", None, False, self.io, self.timeout).opened().close()
         return Log(path, self.mode, self.durable, self.exclusive, self.io, self.timeout).opened()
 
     def namespaces(self) -> list[str]:
         """The names of the namespaces."""
-        return _namespaces(self.engine.path)
+        return sorted(name for name, _ in namespaces_in(engines.FILES, self.engine.path))
 
     def drop_namespace(self, name: str) -> None:
         """Forget a namespace with everything in it; LockedError while any process has it open, or one inside it."""
-        files = self.writing().files
-        path = self._namespace_path(validate_namespace_name(name))
-        if files.stat(f"{path}/{IDENTITY_NAME}") is None:
-            raise self._no_namespace(name)
-        locks: list[int] = []
-        try:
-            for inner, named in _with_nested(path, name):
-                lock = files.open(f"{inner}/lock", create=True)
-                locks.append(lock)
-                if not files.lock(lock):
-                    within = "" if inner == path else f" inside {name!r}"
-                    raise LockedError(
-                        f"The namespace {named!r}{within} is open, so {name!r} cannot be dropped.",
-                        pid=files.lock_holder(lock),
-                    )
-            # Without its identity it is no log any more, so that nobody ever meets half of it.
-            files.remove_file(f"{path}/{IDENTITY_NAME}")
-            files.sync_directory(path)
-            remove_tree(files, path)
-            files.sync_directory(f"{self.location}/{NAMESPACES}")
-        finally:
-            for lock in locks:
-                files.close(lock)
-
-    def _namespace_path(self, name: str) -> str:
-        return f"{self.location}/{NAMESPACES}/{escape(name)}"
-
-    def _no_namespace(self, name: str) -> NotALogError:
-        suggestion = did_you_mean(name, _namespaces(self.location))
-        question = "." if suggestion is None else f": did you mean {suggestion!r}?"
-        return NotALogError(f"{self.location} has no namespace {name!r}{question}")
+        drop_namespace(self.writing().files, self.location, name)
 
     # State.
 
@@ -397,11 +336,11 @@ class Log:
         """The same of a directory that need not be a log, nor one that can be opened; "" is the log itself."""
         from tailrace.doctor import examine
 
-        path = _path_of(location, followed=False)
+        path = log_path(location, followed=False)
         if namespace is None:
             namespace = os.environ.get(NAMESPACE_VARIABLE) or None
         if namespace:
-            path = f"{path}/{NAMESPACES}/{escape(validate_namespace_name(namespace))}"
+            path = namespace_path(path, namespace)
         return examine(engines.FILES, path, namespace=namespace or None)
 
     def backup(
@@ -420,7 +359,7 @@ class Log:
 
         theirs: list[OSError] = []
         tell = _careful(progress, theirs)
-        target = _other_path(to, "backup")
+        target = other_path(to, "backup")
         try:
             return backup(self, target, tell, allow_damage=parse_flag(allow_damage, "allow_damage"))
         except OSError as error:
@@ -445,7 +384,7 @@ class Log:
         """Make a new log out of a backup, in a directory that does not exist or is empty; the log has a new id."""
         from tailrace.backup.restoring import restore
 
-        source, target = _other_path(backup, "backup"), _other_path(to, "new log")
+        source, target = other_path(backup, "backup"), other_path(to, "new log")
         theirs: list[OSError] = []
         tell = _careful(progress, theirs)
         try:
@@ -591,7 +530,7 @@ class Log:
             except OSError as error:
                 if isinstance(error, TailraceError):
                     raise
-                raise _not_opened(error, self.location) from error
+                raise not_opened(error, self.location) from error
         return engine
 
     def opened(self) -> Self:
@@ -660,21 +599,6 @@ def _forget_closing() -> None:
 os.register_at_fork(after_in_child=_forget_closing)
 
 
-def _namespaces(path: str) -> list[str]:
-    files = engines.FILES
-    if files.stat(f"{path}/{NAMESPACES}") is None:
-        return []
-    names = []
-    for escaped in files.list_directory(f"{path}/{NAMESPACES}"):
-        if files.stat(f"{path}/{NAMESPACES}/{escaped}/{IDENTITY_NAME}") is not None:
-            try:
-                names.append(unescape(escaped))
-            except ValueError:
-                # Somebody else's directory is not a namespace.
-                continue
-    return sorted(names)
-
-
 def _careful(progress: Callable[[int, int], None] | None, theirs: list[OSError]) -> Callable[[int, int], None]:
     """A caller's function, with the errors that it raises itself kept apart from ours."""
     if progress is not None and not callable(progress):
@@ -691,42 +615,9 @@ def _careful(progress: Callable[[int, int], None] | None, theirs: list[OSError])
     return tell
 
 
-def _other_path(location: str | PathLike[str], what: str) -> str:
-    """A directory beside the log, with every symbolic link followed: it must not lead back into the log."""
-    if not isinstance(location, (str, os.PathLike)):
-        raise TypeError(f"The directory of the {what} must be a str or a path, not {type(location).__name__}.")
-    path = os.fsdecode(os.fspath(location))
-    if not path or "\0" in path:
-        raise ValueError(f"The directory of the {what} must not be empty, nor hold a zero byte.")
-    return os.path.realpath(path)
-
-
 def _check_pattern(pattern: str, what: str) -> None:
     if not isinstance(pattern, str):
         raise TypeError(f'{what} must be a str, not {type(pattern).__name__}: write "orders.*", or "..." for all.')
-
-
-def _not_opened(error: OSError, path: str) -> Exception:
-    """The typed error for a directory that the operating system does not let us look into."""
-    if isinstance(error, PermissionError):
-        return OpenError(
-            f"{error.filename or path} cannot be read: {error.strerror}.",
-            hint="Nothing was changed; ask for permission to read the directory and its files.",
-        )
-    if error.errno in (ENAMETOOLONG, ELOOP):
-        return NotALogError(f"{_shortened(path)} cannot be a log: {error.strerror}.")
-    return storage_error(error, f"Opening {path}", path)
-
-
-def _shortened(path: str) -> str:
-    return path if len(path) <= PATH_CHARACTERS_SHOWN else f"{path[:PATH_CHARACTERS_SHOWN]}..."
-
-
-def _with_nested(path: str, name: str) -> Iterator[tuple[str, str]]:
-    """The directory and name of a namespace and of every one inside it, however deep."""
-    yield path, name
-    for inner in _namespaces(path):
-        yield from _with_nested(f"{path}/{NAMESPACES}/{escape(inner)}", inner)
 
 
 def _tuning() -> Tuning:

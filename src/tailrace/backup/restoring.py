@@ -20,14 +20,13 @@ from tailrace.disk.recovery import Recovered, Recovery, Survey, remove_tree
 from tailrace.disk.segment import segment_name
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError
 from tailrace.names import escape, is_internal, topic_directory
+from tailrace.namespaces import NAMESPACES
 from tailrace.types import Damage, RestoreReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.disk.files import Files
-
-NAMESPACES = "namespaces"
 
 
 def restore(

@@ -51,7 +51,8 @@ from tailrace.doctor.surroundings import (
 )
 from tailrace.engine import Engine
 from tailrace.errors import CorruptionError, NotALogError, RecoveryNeededError, TailraceError, VersionError
-from tailrace.names import is_internal, unescape
+from tailrace.names import is_internal
+from tailrace.namespaces import namespaces_in
 from tailrace.options import Tuning
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Machine", "examine"]
 
-NAMESPACES = "namespaces"
 # After so long no further group is begun, and no further namespace.
 GROUPS_SECONDS = 10.0
 NAMESPACES_SECONDS = 20.0
@@ -284,20 +284,9 @@ class _Examination:
     # The logs inside.
 
     def _namespaces(self) -> Iterator[Finding]:
-        directory = f"{self.path}/{NAMESPACES}"
-        if self.files.stat(directory) is None:
-            return
         deadline = self.files.monotonic() + NAMESPACES_SECONDS
         left = []
-        for escaped in self.files.list_directory(directory):
-            location = f"{directory}/{escaped}"
-            if self.files.stat(f"{location}/{IDENTITY_NAME}") is None:
-                continue
-            try:
-                name = unescape(escaped)
-            except ValueError:
-                # Somebody else's directory is not a namespace.
-                continue
+        for name, location in namespaces_in(self.files, self.path):
             if self.files.monotonic() > deadline:
                 left.append(name)
                 continue

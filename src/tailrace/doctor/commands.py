@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-NAMESPACE_VARIABLE = "TAILRACE_NAMESPACE"
+from tailrace.namespaces import NAMESPACE_VARIABLE
 
 
 class Commands(NamedTuple):

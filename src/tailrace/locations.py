@@ -1,0 +1,67 @@
+"""Locations: directories as a user names them, and what is wrong with one that cannot be opened."""
+
+from __future__ import annotations
+
+import os
+from errno import ELOOP, ENAMETOOLONG
+from typing import TYPE_CHECKING
+
+from tailrace.disk.home import storage_error
+from tailrace.errors import NotALogError, OpenError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+LOG_VARIABLE = "TAILRACE_LOG"
+# A longer path does not help anybody in a message.
+PATH_CHARACTERS_SHOWN = 120
+
+
+def log_path(location: str | PathLike[str] | None, *, followed: bool = True) -> str:
+    """The absolute path of a log; without a location it is $TAILRACE_LOG. A link that leads nowhere is refused."""
+    if location is None:
+        location = os.environ.get(LOG_VARIABLE) or None
+        if location is None:
+            raise TypeError(f"Give the directory of the log, or set ${LOG_VARIABLE}.")
+    if not isinstance(location, (str, bytes, os.PathLike)):
+        raise TypeError(f"The directory of the log must be a str or a path, not {type(location).__name__}.")
+    path = os.fsdecode(os.fspath(location))
+    if path.startswith(("http://", "https://")):
+        raise OpenError(
+            f"{path} is a remote log, which this release cannot open.",
+            hint="Nothing was opened; name a directory on this machine.",
+        )
+    if not path:
+        raise ValueError("The directory of the log must not be empty.")
+    if "\0" in path:
+        raise ValueError("The directory of the log must not hold a zero byte.")
+    path = os.path.abspath(path)
+    if followed and os.path.islink(path) and not os.path.exists(path):
+        raise NotALogError(
+            f"{path} is a symbolic link to {os.readlink(path)}, which leads nowhere.",
+            hint="Nothing was created; make the directory that the link names, or remove the link.",
+        )
+    return path
+
+
+def other_path(location: str | PathLike[str], what: str) -> str:
+    """A directory beside the log, with every symbolic link followed: it must not lead back into the log."""
+    if not isinstance(location, (str, os.PathLike)):
+        raise TypeError(f"The directory of the {what} must be a str or a path, not {type(location).__name__}.")
+    path = os.fsdecode(os.fspath(location))
+    if not path or "\0" in path:
+        raise ValueError(f"The directory of the {what} must not be empty, nor hold a zero byte.")
+    return os.path.realpath(path)
+
+
+def not_opened(error: OSError, path: str) -> Exception:
+    """The typed error for a directory that the operating system does not let us look into."""
+    if isinstance(error, PermissionError):
+        return OpenError(
+            f"{error.filename or path} cannot be read: {error.strerror}.",
+            hint="Nothing was changed; ask for permission to read the directory and its files.",
+        )
+    if error.errno in (ENAMETOOLONG, ELOOP):
+        shown = path if len(path) <= PATH_CHARACTERS_SHOWN else f"{path[:PATH_CHARACTERS_SHOWN]}..."
+        return NotALogError(f"{shown} cannot be a log: {error.strerror}.")
+    return storage_error(error, f"Opening {path}", path)
