@@ -14,9 +14,10 @@ from tailrace.disk.gauges import Gauges
 from tailrace.disk.groupcommit import GroupCommit, Waiter
 from tailrace.disk.home import Home, is_untyped, storage_error
 from tailrace.disk.lock import Reentered, insist, let_go
+from tailrace.disk.open_segment import Indexes
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
-from tailrace.disk.reader import Indexes, Reader
+from tailrace.disk.reader import Reader
 from tailrace.disk.staging import Write
 from tailrace.disk.tails import DIRTY, END, SAFE, UNRESOLVED_WORD, WATCHED_US_MAX, WATCHED_WORD, word_of
 from tailrace.errors import (
