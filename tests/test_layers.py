@@ -57,6 +57,7 @@ ROWS = (
     ("tailrace.disk.commit", "tailrace.disk.generations", "tailrace.disk.staging"),
     ("tailrace.disk.partition", "tailrace.disk.reader"),
     ("tailrace.disk.lock", "tailrace.disk.catalog", "tailrace.disk.home", "tailrace.disk.open_segment"),
+    ("tailrace.disk.floors",),
     ("tailrace.disk.tails", "tailrace.disk.segment", "tailrace.disk.journal", "tailrace.disk.gauges"),
     ("tailrace.disk.runs",),
     ("tailrace.disk.frame", "tailrace.disk.columns", "tailrace.disk.codec"),

@@ -427,6 +427,9 @@ class Consumer(Iterable[Record]):
             self._tidy()
             stores = self._wants.commit == "after" and not self._duty.enlistments
             positions = self._positions(current=False) if stores else {}
+            if self._wants.commit == "before" and self._duty.storing is not None:
+                # What it was interrupted in storing was not handed out, and others are to have it.
+                positions = self._duty.feeds.positions()
             self._closed = self._over = True
             self._tick_at = 0.0
             self._drop_hand()

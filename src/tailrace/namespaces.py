@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.disk.files import remove_tree
 from tailrace.disk.opening import IDENTITY_NAME
-from tailrace.disk.recovery import remove_tree
 from tailrace.errors import LockedError, NotALogError
 from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name
 

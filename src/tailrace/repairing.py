@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
+from tailrace.disk.floors import read_floors
 from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.journal import JournalFile, journal_numbers, restore_names
 from tailrace.disk.opening import IDENTITY_NAME, Alone, believable_tails, read_identity, write_identity
-from tailrace.disk.recovery import read_floors
 from tailrace.disk.repair.catalog import Findings, examine, rebuild, salvage, with_trims
 from tailrace.disk.repair.facts import PartitionPlan
 from tailrace.disk.repair.journal import Salvaged, known_id, salvage_all

@@ -162,7 +162,7 @@ CHECKS = (
           change(f"{TAILS}.belongs", IDENTITY,
           "bytes(self.view[:40]) + bytes(self.view[48:64]) == wanted[:40] + wanted[48:]")),
     check("log id", "10.3.4", "the log's id, when floors are read from the tails", "the tails of another log", LOSS,
-          change("disk.recovery:read_floors", "or own_id != log_id", "")),
+          change("disk.floors:read_floors", "or own_id != log_id", "")),
     check("ready", "10.6", "the flag that recovery has finished", "deaths in a recovery of many partitions", "",
           change(f"{TAILS}.belongs", "and self.words[READY_WORD] == 1", ""), covered="ready, and tails in place"),
     check("ready, and tails in place", "10.6",

@@ -8,6 +8,7 @@ from tailrace.backup.manifest import DATA, LOCK, MANIFEST, LogPart, PartitionPar
 from tailrace.backup.taking import refuse_overlap
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.copying import Settling, copy_file, sync_all
+from tailrace.disk.files import remove_tree
 from tailrace.disk.opening import (
     IDENTITY_NAME,
     RESTORING_NAME,
@@ -16,7 +17,7 @@ from tailrace.disk.opening import (
     write_identity,
     write_tails,
 )
-from tailrace.disk.recovery import Recovered, Recovery, Survey, remove_tree
+from tailrace.disk.recovery import Recovered, Recovery, Survey
 from tailrace.disk.segment import segment_name
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError
 from tailrace.names import escape, is_internal, topic_directory

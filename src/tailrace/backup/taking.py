@@ -8,8 +8,8 @@ from tailrace.backup.logs import PART, Copying, Old, Vanished
 from tailrace.backup.manifest import DATA, LOCK, MANIFEST, MANIFEST_NEW, LogPart, Manifest, encode, read_manifest
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.copying_moment import ANY, Moment
+from tailrace.disk.files import remove_tree
 from tailrace.disk.opening import IDENTITY_NAME, make_directories, sync_name
-from tailrace.disk.recovery import remove_tree
 from tailrace.errors import LockedError, NotALogError, OpenError, StorageError
 from tailrace.names import is_internal
 from tailrace.types import BackupReport

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.disk.catalog import TopicEntry, encode, is_snapshot
 from tailrace.disk.commit import MAKE_ROOM
+from tailrace.disk.files import remove_tree
 from tailrace.disk.frame import prepare
 from tailrace.disk.partition import frames_size
-from tailrace.disk.recovery import remove_tree
 from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import (
     DIRTY,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, SlotPlace
 from tailrace.disk.copying import Identity, Wanted, identify
-from tailrace.disk.recovery import remove_tree
+from tailrace.disk.files import remove_tree
 from tailrace.disk.segment import segment_base, segment_name
 from tailrace.disk.tails import (
     ABSENT,

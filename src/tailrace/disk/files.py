@@ -415,6 +415,18 @@ class _Request:
         self.done.acquire()
 
 
+def remove_tree(files: Files, path: str) -> None:
+    """Remove a directory and all below it."""
+    for name in files.list_directory(path):
+        below = f"{path}/{name}"
+        stat = files.stat(below)
+        if stat is not None and stat.directory:
+            remove_tree(files, below)
+        else:
+            files.remove_file(below)
+    files.remove_directory(path)
+
+
 class _Waiter:
     """A thread that blocks in flock for callers who may give up.
 

@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_INCARNATION
+from tailrace.disk.floors import is_copy
 from tailrace.disk.home import storage_error
-from tailrace.disk.recovery import Recovery, build_tails, is_copy
+from tailrace.disk.recovery import Recovery, build_tails
 from tailrace.disk.tails import (
     DIRTY,
     IDENTITY,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace, is_snapshot
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
+from tailrace.disk.files import remove_tree
+from tailrace.disk.floors import read_floors
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, Entry, JournalFile, Part, restore_names
@@ -34,28 +36,22 @@ from tailrace.disk.segment import (
 )
 from tailrace.disk.tails import (
     ABSENT,
-    BLOCK_A,
-    BLOCK_B,
     DAMAGED,
     END,
     FAILED,
     HAS_SEGMENT,
     IDENTITY,
     INCARNATION,
-    MAGIC,
     SAFE,
     SEALED,
-    SLOT_BYTES,
     SLOTS_WORD,
     START,
     State,
     file_bytes,
-    newest_block,
     pack_block,
     pack_identity,
     word_of,
 )
-from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
 from tailrace.errors import CorruptionError, DurabilityError, RecoveryNeededError
 
 if TYPE_CHECKING:
@@ -72,29 +68,6 @@ class Recovered(NamedTuple):
     place: SlotPlace
     state: State
     damage: str | None
-
-
-class Floor(NamedTuple):
-    """What the old tails promise of a slot: taken from checksummed blocks, never from words."""
-
-    state: State
-    incarnation: int
-
-
-class Floors(NamedTuple):
-    """What the old tails promise: by slot, and of which boot they are; none without tails of this log."""
-
-    slots: dict[int, Floor]
-    boot: bytes
-    # Slots that were written to and of which neither block checks.
-    damaged: frozenset[int] = frozenset()
-
-    def blind(self, slot: int) -> bool:
-        """Whether the tails lost what they promised of a slot, which no crash does.
-
-        The file is there before any record, and of two blocks in one sector one is always whole.
-        """
-        return not self.boot or slot in self.damaged
 
 
 class Survey(NamedTuple):
@@ -581,53 +554,6 @@ def follow_chain(read: Read, place: Place, stop: int) -> Place:
             last, position = position + passed, position + at
 
 
-def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
-    """What the tails of an earlier boot promise of each slot, and which boot that was."""
-    name = f"{path}/tails"
-    if files.stat(name) is None:
-        return Floors({}, b"")
-    descriptor = files.open(name)
-    try:
-        data = files.read(descriptor, files.stat_open(descriptor).size, 0)
-    finally:
-        files.close(descriptor)
-    if len(data) < TAILS_HEADER_BYTES:
-        return Floors({}, b"")
-    magic, _, boot, _, _, own_id = IDENTITY.unpack_from(data)
-    if magic != MAGIC or own_id != log_id:
-        return Floors({}, b"")
-    floors = {}
-    damaged = set()
-    for slot, at in enumerate(range(TAILS_HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
-        block = newest_block(data[at : at + SLOT_BYTES])
-        if block is not None:
-            floors[slot] = Floor(block[1], block[2])
-        elif any(data[at + 8 * (BLOCK_A + 1) : at + 8 * BLOCK_B]) or any(data[at : at + 8]):
-            # A power cut may leave a first block half stored, which is the second one, and nothing published before it.
-            damaged.add(slot)
-    return Floors(floors, boot, frozenset(damaged))
-
-
-def is_copy(files: Files, path: str, log_id: bytes) -> bool:
-    """Whether the tails were copied: they name another file than themselves."""
-    name = f"{path}/tails"
-    if files.stat(name) is None:
-        return False
-    descriptor = files.open(name)
-    try:
-        stat = files.stat_open(descriptor)
-        data = files.read(descriptor, IDENTITY.size, 0)
-    finally:
-        files.close(descriptor)
-    if len(data) < IDENTITY.size:
-        return False
-    magic, _, boot, device, inode, own_id = IDENTITY.unpack(data)
-    if magic != MAGIC or own_id != log_id:
-        return False
-    # With another boot a disk may have another number, but its files keep theirs.
-    return bool(inode != stat.inode or (boot == files.boot_id() and device != stat.device))
-
-
 def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, catalog: Catalog) -> None:
     """Take in the records of one catalog segment up to an end."""
     header = read_segment_header(files, descriptor)
@@ -674,18 +600,6 @@ def build_tails(
             data[at : at + 96] = pack_block(1, state, place.incarnation)
     words.release()
     return data
-
-
-def remove_tree(files: Files, path: str) -> None:
-    """Remove a directory and all below it."""
-    for name in files.list_directory(path):
-        below = f"{path}/{name}"
-        stat = files.stat(below)
-        if stat is not None and stat.directory:
-            remove_tree(files, below)
-        else:
-            files.remove_file(below)
-    files.remove_directory(path)
 
 
 def _is_topic_id(text: str) -> bool:

@@ -63,6 +63,8 @@ class Duty:
         self.orphans: set[Place] = set()
         # The cursors that go with partitions which are being given back, until it is known whether that was written.
         self.giving: dict[Place, int] | None = None
+        # The cursors that are being stored, until it is known whether they are.
+        self.storing: dict[Place, int] | None = None
         # Cursors that wait for the end of a transaction: until then nothing is stored without it.
         self.enlistments: list[Enlisted] = []
         self.due_at = 0.0
@@ -144,9 +146,13 @@ class Duty:
         seat.planned = plan.at
 
     def _look_back(self) -> None:
-        """A give that was interrupted may have been written all the same, and others may read those partitions."""
+        """What was interrupted may have been written all the same: others may read partitions that were given back.
+
+        And where cursors were stored, the reading may have gone back since: whoever took the old ones for those that
+        are stored would leave the new ones there, and what is between them would be read by nobody.
+        """
         seat = self.seat
-        if seat is None or self.giving is None:
+        if seat is None or (self.giving is None and self.storing is None):
             return
         try:
             seat.group.settle()
@@ -154,6 +160,13 @@ class Duty:
         except PartitionLostError:
             self.dismiss()
             raise
+        if self.storing is not None:
+            # Nobody else moves the cursors of this member's partitions, and these were others than those before.
+            cursors = seat.group.view().cursors
+            written = {place: offset for place, offset in self.storing.items() if cursors.get(place) == offset}
+            if written:
+                self.stored(written)
+            self.storing = None
         self._close_feeds(seat)
 
     def _close_feeds(self, seat: Seat) -> None:
@@ -205,7 +218,7 @@ class Duty:
         self.feeds.clear()
         self.waiting = []
         self.orphans.clear()
-        self.giving = None
+        self.giving = self.storing = None
         self.stand_up()
 
     def stand_up(self) -> None:
@@ -430,12 +443,14 @@ class Duty:
             return
         self._make_safe(moves)
         epochs = self.epochs_of(moves)
+        self.storing = moves
         try:
             seat.group.append(self._record(moves), lambda state: seat.check(state, epochs), durable=True)
         except PartitionLostError:
             self.dismiss()
             raise
         self.stored(moves)
+        self.storing = None
 
     def stored(self, moves: Mapping[Place, int]) -> None:
         """Note that cursors were stored."""

@@ -1,0 +1,80 @@
+"""Floors: what the tails of an earlier boot promise of each slot, and whether they were copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.disk.tails import BLOCK_A, BLOCK_B, HEADER_BYTES, IDENTITY, MAGIC, SLOT_BYTES, State, newest_block
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
+
+
+class Floor(NamedTuple):
+    """What the old tails promise of a slot: taken from checksummed blocks, never from words."""
+
+    state: State
+    incarnation: int
+
+
+class Floors(NamedTuple):
+    """What the old tails promise: by slot, and of which boot they are; none without tails of this log."""
+
+    slots: dict[int, Floor]
+    boot: bytes
+    # Slots that were written to and of which neither block checks.
+    damaged: frozenset[int] = frozenset()
+
+    def blind(self, slot: int) -> bool:
+        """Whether the tails lost what they promised of a slot, which no crash does.
+
+        The file is there before any record, and of two blocks in one sector one is always whole.
+        """
+        return not self.boot or slot in self.damaged
+
+
+def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
+    """What the tails of an earlier boot promise of each slot, and which boot that was."""
+    name = f"{path}/tails"
+    if files.stat(name) is None:
+        return Floors({}, b"")
+    descriptor = files.open(name)
+    try:
+        data = files.read(descriptor, files.stat_open(descriptor).size, 0)
+    finally:
+        files.close(descriptor)
+    if len(data) < HEADER_BYTES:
+        return Floors({}, b"")
+    magic, _, boot, _, _, own_id = IDENTITY.unpack_from(data)
+    if magic != MAGIC or own_id != log_id:
+        return Floors({}, b"")
+    floors = {}
+    damaged = set()
+    for slot, at in enumerate(range(HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
+        block = newest_block(data[at : at + SLOT_BYTES])
+        if block is not None:
+            floors[slot] = Floor(block[1], block[2])
+        elif any(data[at + 8 * (BLOCK_A + 1) : at + 8 * BLOCK_B]) or any(data[at : at + 8]):
+            # A power cut may leave a first block half stored, which is the second one, and nothing published before it.
+            damaged.add(slot)
+    return Floors(floors, boot, frozenset(damaged))
+
+
+def is_copy(files: Files, path: str, log_id: bytes) -> bool:
+    """Whether the tails were copied: they name another file than themselves."""
+    name = f"{path}/tails"
+    if files.stat(name) is None:
+        return False
+    descriptor = files.open(name)
+    try:
+        stat = files.stat_open(descriptor)
+        data = files.read(descriptor, IDENTITY.size, 0)
+    finally:
+        files.close(descriptor)
+    if len(data) < IDENTITY.size:
+        return False
+    magic, _, boot, device, inode, own_id = IDENTITY.unpack(data)
+    if magic != MAGIC or own_id != log_id:
+        return False
+    # With another boot a disk may have another number, but its files keep theirs.
+    return bool(inode != stat.inode or (boot == files.boot_id() and device != stat.device))
