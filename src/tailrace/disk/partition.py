@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 # How a state tells that its segment takes appends.
 PHASE, ACTIVE = HAS_SEGMENT | SEALED, HAS_SEGMENT
+# A frame below this is copied into one piece for its write; above it, two copies of its body cost more than they save.
+COPIED_BYTES_MAX = 16 << 10
 # A state is made for every append: without the checks of its own constructor that costs a third.
 _state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
@@ -327,7 +329,7 @@ class Partition:
             if sync and position + size > self.zeroed:
                 self._zeros_ahead(position, size)
             seen = self.seen
-            if len(frames) == 1:
+            if len(frames) == 1 and size < COPIED_BYTES_MAX:
                 frame = frames[0]
                 data, chain = place_one(frame, first - base, chain)
                 self.files.write(self.descriptor, data, position)

@@ -523,8 +523,9 @@ class Store:
             now = self.files.monotonic()
             if now - self.checkpointed > self.home.tuning.checkpoint_seconds:
                 self.checkpointed = now
-                for error in self.checkpoint():
-                    raise error
+                failures = self.checkpoint()
+                if failures:
+                    raise failures[0]
         except (TailraceError, OSError):
             if gauges is not None:
                 gauges.failed()
