@@ -220,6 +220,8 @@ class Consumer(Iterable[Record]):
             return
         with typed_failures(self._engine, self.group):
             if self._wants.commit == "after" and duty.is_due(0):
+                # As in commit(): whoever asks for the next record has processed the last one.
+                self._committed_at = len(self._made) - length_hint(self._left)
                 duty.store(self._positions(current=True))
                 self._since = 0
             if duty.attend():
@@ -296,11 +298,13 @@ class Consumer(Iterable[Record]):
         positions = self._positions(current=True)
         if tx is not None:
             self._duty.enlist(positions, tx, self._taken_back)
-        elif self._duty.seated:
+        # Before it is stored: whoever says so has processed what is in hand, also when the storing is interrupted.
+        self._before = None
+        self._committed_at = len(self._made) - length_hint(self._left)
+        if tx is None and self._duty.seated:
             with typed_failures(self._engine, self.group):
                 self._duty.store(positions)
-        self._before, self._since = None, 0
-        self._committed_at = len(self._made) - length_hint(self._left)
+        self._since = 0
 
     def _taken_back(self) -> None:
         self._drop_hand()

@@ -85,6 +85,8 @@ class Replay:
         self.members: set[str] = set()
         self.owners: dict[Key, str] = {}
         self.cursors: dict[Key, int] = {}
+        # The cursors of partitions when their owners took them.
+        self.begun: dict[Key, int] = {}
 
     def apply(self, offset: int, value: bytes, alive: Collection[int]) -> list[str]:
         """Take in a record; what is wrong with it by itself. A snapshot is of the topics that are `alive`."""
@@ -119,6 +121,7 @@ class Replay:
             if place in self.owners:
                 wrong.append(f"{member} took {place} from {self.owners[place]}")
             self.owners[place] = str(member)
+            self.begun[place] = self.cursors.get(place, 0)
         if member is None and "join" not in record:
             wrong += [f"cursors were reset under {self.owners[place]}" for place in moves if place in self.owners]
         self.cursors.update(moves)
@@ -189,10 +192,17 @@ class GroupAudit:
         alive = self._store.refresh().by_id
         for offset, value in values_of(self._store, slot, start, end):
             self.judged += 1
-            judged = [*self._deaths(group, value), *self._moved(replay.cursors, value)]
+            judged = [*self._deaths(group, value), *self._moved(group, replay, value)]
             for wrong in [*judged, *replay.apply(offset, value, alive)]:
                 self._say(f"record {offset} of group {group}: {wrong}: {value[:200]!r}")
+            self._note_join(group, value)
             self._note_reset(group, value)
+
+    def _note_join(self, group: int, value: bytes) -> None:
+        """Tell the witness who sat down, before it can store a cursor."""
+        record = json.loads(value)
+        if "join" in record:
+            self.witness.joined(group, record["join"]["pid"])
 
     def _note_reset(self, group: int, value: bytes) -> None:
         """Tell the witness that an operator moved cursors, under whoever reads by now."""
@@ -218,15 +228,23 @@ class GroupAudit:
         files = [file for process in self.disk.processes for file in process.descriptors.values()]
         return any(file.path.endswith(f"/{member}") and file.exclusive and file in file.inode.holders for file in files)
 
-    def _moved(self, before: Mapping[Key, int], value: bytes) -> Iterator[str]:
-        """Cursors are safe when they are stored, and go forward unless an operator moves them."""
+    def _moved(self, group: int, replay: Replay, value: bytes) -> Iterator[str]:
+        """Cursors are safe when they are stored, and go forward unless an operator moves them.
+
+        A member may take back what it stored for records that it could not hand out: not below where it found the
+        cursor, nor below any record that was handed out and must not come again.
+        """
         record = json.loads(value)
+        member = record.get("member")
         for topic, index, cursor in record.get("moves", ()):
             safe = self._safe((topic, index))
             if safe is not None and cursor > safe:
                 yield f"the cursor {cursor} of {(topic, index)} is above {safe}, which is safe"
-            earlier = before.get((topic, index), 0)
-            if cursor < earlier and record.get("member") is not None:
+            earlier = lowest = replay.cursors.get((topic, index), 0)
+            if member in self.witness.undone:
+                begun = replay.begun.get((topic, index), earlier)
+                lowest = max(begun, self.witness.read_once(group, (topic, index)))
+            if cursor < min(earlier, lowest) and member is not None:
                 yield f"the cursor of {(topic, index)} went back from {earlier} to {cursor}"
 
     def _safe(self, place: Key) -> int | None:

@@ -98,6 +98,8 @@ class Member:
         seat = self.consumer._duty.seat if self.consumer is not None else None
         if seat is not None and self.turn.commit == "after":
             self.witness.storing(seat.group.id, self.positions)
+        if seat is not None and self.turn.commit == "before":
+            self.witness.undone.add(seat.id)
         self._begin_turn(self.turn.group, self.turn.commit)
         if isinstance(error, GroupNotFoundError) and self.consumer is not None:
             consumer, self.consumer = self.consumer, None
@@ -166,14 +168,25 @@ class Member:
         return self._poll(count, timeout)
 
     def _poll(self, count: int, timeout: float) -> int:
+        if self.turn.commit != "before":
+            return self._poll_once(count, timeout)
+        assert self.consumer is not None
+        seat, process = self.consumer._duty.seat, self.process.number
+        self.witness.ask(process, count, None if seat is None else seat.group.id)
+        try:
+            given = self._poll_once(count, timeout)
+        except BaseException:
+            self.witness.answered(process, None)
+            raise
+        self.witness.answered(process, self.positions)
+        return given
+
+    def _poll_once(self, count: int, timeout: float) -> int:
         consumer, witness = self.consumer, self.witness
         assert consumer is not None
         group, commit = self.group, self.turn.commit
         processed = {} if commit == "manual" else dict(self.positions)
         witness.storing(group, processed)
-        if commit == "before":
-            for bounds in [witness.at(group, place) for place in self._ends()]:
-                bounds.high += count
         batch = consumer.poll(count, timeout=timeout)
         group, owned = self.group, self.owned
         if commit == "after" and self.every == 1:
@@ -183,6 +196,9 @@ class Member:
             self._take(group, record)
         if commit == "before":
             self._stored(group, {place: self.positions[place] for place, _ in self.hand})
+        if self.hand:
+            # What was taken back is stored with what was handed out.
+            self.witness.undone.discard(str(consumer.member))
         return len(batch)
 
     def _stored(self, group: int, positions: Mapping[Key, int]) -> None:

@@ -39,6 +39,15 @@ class Bounds:
 
 
 @dataclass
+class Ahead:
+    """A call under way that stores cursors before it hands out the records below them."""
+
+    count: int
+    # Where it may: the groups that its process has joined.
+    groups: set[int]
+
+
+@dataclass
 class GroupWitness:
     """What was attempted and what was promised, by all processes and over all boots of one simulated machine."""
 
@@ -53,7 +62,11 @@ class GroupWitness:
     evicting: set[str] = field(default_factory=set)
     # Groups whose cursors an operator moves, or may have moved.
     resetting: set[int] = field(default_factory=set)
+    # Members that may have stored cursors for records which they could not hand out, and take them back.
+    undone: set[str] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
+    # By process.
+    ahead: dict[int, Ahead] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
         self.broken.append(text)
@@ -67,7 +80,8 @@ class GroupWitness:
                 for group, bounds in self.bounds.items()
             },
             {key: dict(handed) for key, handed in self.handed.items()}, list(self.turns),
-            dict(self.exact), set(self.evicting), set(self.resetting), list(self.broken),
+            dict(self.exact), set(self.evicting), set(self.resetting), set(self.undone), list(self.broken),
+            {process: replace(call, groups=set(call.groups)) for process, call in self.ahead.items()},
         )  # fmt: skip
 
     # What members tell.
@@ -104,6 +118,34 @@ class GroupWitness:
             bounds = self.at(group, place)
             bounds.committed = max(bounds.committed, offset)
 
+    def ask(self, process: int, count: int, group: int | None) -> None:
+        """A member asks for so many records, whose cursors are stored before it has them; it may be no member yet."""
+        self.ahead[process] = Ahead(count, set() if group is None else {group})
+
+    def joined(self, group: int, process: int) -> None:
+        """A process sat down: in the group that has the name then, which need not be the one that it found at first."""
+        call = self.ahead.get(process)
+        if call is not None:
+            call.groups.add(group)
+
+    def answered(self, process: int, positions: Mapping[Key, int] | None) -> None:
+        """A call is over and handed out all that it stored; without positions it broke off, and nobody knows."""
+        call = self.ahead.pop(process)
+        places = [(topic, index) for topic, count in self.records.topics.items() for index in range(count)]
+        for group in call.groups:
+            self.storing(group, positions or {})
+            for place in places if positions is None else ():
+                self.at(group, place).high += call.count
+
+    def high(self, group: int, place: Key) -> int:
+        """The highest cursor that may be stored now."""
+        return self.at(group, place).high + sum(call.count for call in self.ahead.values() if group in call.groups)
+
+    def _stand_up(self, group: int) -> None:
+        """Nobody is a member any more: whoever asks must join again before it stores anything."""
+        for call in self.ahead.values():
+            call.groups.discard(group)
+
     def hand(self, group: int, turn: Turn, place: Key, offset: int, value: bytes) -> None:
         """A member was handed a record."""
         known = self.handed.setdefault((group, place), {})
@@ -120,8 +162,15 @@ class GroupWitness:
                 self.say(f"{place}@{offset} was handed to {earlier.name} and again to {turn.name}")
         known[offset] = (turn, value)
 
+    def read_once(self, group: int, place: Key) -> int:
+        """Behind the last record that was handed out and must not be again, because its cursor was stored before."""
+        handed = self.handed.get((group, place), {})
+        return max((offset + 1 for offset, (turn, _) in handed.items() if turn.commit == "before"), default=0)
+
     def reset(self, group: int, positions: Mapping[Key, int], *, done: bool) -> None:
         """An operator moves cursors; until that is published both the old and the new ones may stand."""
+        if done:
+            self._stand_up(group)
         for place, offset in positions.items():
             bounds = self.at(group, place)
             if done:
@@ -132,6 +181,7 @@ class GroupWitness:
 
     def forget(self, group: int) -> None:
         """The group was dropped."""
+        self._stand_up(group)
         self.bounds.pop(group, None)
         self.exact.pop(group, None)
         for key in [key for key in self.handed if key[0] == group]:
@@ -139,6 +189,7 @@ class GroupWitness:
 
     def settle(self, group: int, cursors: Mapping[Key, int], found: Found) -> None:
         """Everybody died and this is what was left: it must stay, and offsets behind the ends will be given again."""
+        self._stand_up(group)
         self.resetting.discard(group)
         for place in self.bounds.get(group, {}).keys() | cursors.keys():
             cursor = cursors.get(place, 0)
@@ -164,9 +215,10 @@ class GroupWitness:
             low = max(bounds.low, bounds.committed if cut else 0)
             if cursor < low:
                 return Finding(f"{place} was stored as {low} and is {cursor}", low - cursor)
-            if cursor > bounds.high:
-                return Finding(f"{place} is stored as {cursor}, and no more than {bounds.high} was processed")
-        unknown = {place: cursor for place, cursor in cursors.items() if cursor > self.at(group, place).high}
+            high = self.high(group, place)
+            if cursor > high:
+                return Finding(f"{place} is stored as {cursor}, and no more than {high} was processed")
+        unknown = {place: cursor for place, cursor in cursors.items() if cursor > self.high(group, place)}
         return Finding(f"cursors that nobody stored: {unknown}") if unknown else None
 
 
