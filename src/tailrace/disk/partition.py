@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
@@ -360,11 +361,12 @@ class Partition:
     def _zeros_ahead(self, position: int, size: int) -> None:
         """Write zeros before a synced write: a sync over blocks that are written already commits no metadata."""
         run = min(max(self.home.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
-        first = max(position, self.zeroed)
-        stop = min(position + size + run, max(self.segment_bytes, position + size))
-        if stop > first and run:
+        # What is written right after this needs none beneath it.
+        first = max(position + size, self.zeroed)
+        stop = min(position + size + run, self.segment_bytes)
+        if stop > first:
             try:
-                self.files.write(self.descriptor, bytes(stop - first), first)
+                self.files.write(self.descriptor, _zeros()[: stop - first], first)
             except OSError:
                 # Room for the write itself is what counts, and the write finds out.
                 return
@@ -645,6 +647,12 @@ class Partition:
         self.checked = False
         self.lock.forget()
         self._close_segment()
+
+
+@cache
+def _zeros() -> memoryview:
+    """Kept, because memory that is new for each write costs more than the write."""
+    return memoryview(bytes(ZEROS_AHEAD_BYTES_MAX))
 
 
 def frames_size(frames: Sequence[Prepared]) -> int:
