@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,8 @@ import pytest
 
 import tailrace
 from tailrace import errors
+from tailrace.disk.commit import Committer
+from tailrace.disk.lock import Reentered
 from tailrace.limits import PARTICIPANTS_MAX
 from tests.full_disk import FullDisk
 from tests.processes import start
@@ -314,3 +317,39 @@ def test_a_mismatch_makes_no_topic(log):
         tx.append("new", "x", expect_offset=0)
         tx.append("orders", "y", expect_offset=1)
     assert tx.positions == [("new", {0: range(1)}), ("orders", {0: range(1, 2)})]
+
+
+@pytest.mark.parametrize("step", ["_journal", "_apply"])
+def test_a_signal_handler_cannot_append_in_the_middle_of_a_commit(tmp_path, monkeypatch, step):
+    """It would write where the commit beneath it is about to."""
+    with tailrace.open(tmp_path / "log") as log:
+        for name in ("a", "b"):
+            log.topic(name).append("before")
+        caught: list[BaseException] = []
+
+        def handle(*_: object) -> None:
+            try:
+                log.topic("a").append("handler", durable=False)
+            except RuntimeError as error:
+                caught.append(error)
+
+        inner = getattr(Committer, step)
+
+        def signalled(self: Committer, *arguments: object) -> object:
+            monkeypatch.setattr(Committer, step, inner)
+            signal.raise_signal(signal.SIGUSR1)
+            return inner(self, *arguments)
+
+        monkeypatch.setattr(Committer, step, signalled)
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            with log.transaction() as tx:
+                tx.append("a", "together")
+                tx.append("b", "together")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert [type(error) for error in caught] == [Reentered]
+        for name in ("a", "b"):
+            assert [record.value for record in log.topic(name).read()] == [b"before", b"together"]
+        assert log.topic("a").append("after").offset == 2
+        assert log.verify().ok

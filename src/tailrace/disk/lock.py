@@ -33,11 +33,17 @@ def _regions() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_nested() -> bool:
-    """Whether this thread holds locks further down its stack, so that it came here through a handler or finalizer."""
-    regions = [frame.f_code.co_name for frame in _regions()]
-    own = 2 if regions[1:2] == ["holding"] and regions[0] != "holding" else 1
-    return len(regions) > own
+def _is_nested(lock: DirectoryLock) -> bool:
+    """Whether this thread holds locks further down its stack, so that it came here through a handler or finalizer.
+
+    What `holding` calls itself never asks for a lock that it has already.
+    """
+    regions = list(_regions())
+    names = [frame.f_code.co_name for frame in regions]
+    if names[1:2] != ["holding"] or names[0] == "holding":
+        return len(regions) > 1
+    holder = regions[1].f_locals["self"]
+    return len(regions) > 2 or lock is holder.lock or any(each.lock is lock for each in holder.entered)
 
 
 def let_go(home: Home) -> None:
@@ -124,13 +130,13 @@ class DirectoryLock:
                 )
             timeout = max(0.0, timeout - (home.files.monotonic() - began))
         if self.held:
-            if _is_nested():
+            if _is_nested(self):
                 self.mutex.release()
                 raise Reentered(f"{self.path} is locked by the very thread that wants it")
             # Left by a call of this thread that was interrupted again and again while it let go.
             self.abandon()
             self.mutex.acquire()
-        elif self in home.leaving and not _is_nested():
+        elif self in home.leaving and not _is_nested(self):
             # As above, but only the mutex was left: it counts how often this thread has it.
             self.abandon()
             self.mutex.acquire()
