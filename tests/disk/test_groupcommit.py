@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ import tailrace
 from tailrace import engine as engines
 from tailrace.disk.files import Files
 from tailrace.disk.groupcommit import GroupCommit, Waiter
+from tailrace.errors import DurabilityError
 
 
 class Disk:
@@ -20,6 +22,7 @@ class Disk:
     def __init__(self) -> None:
         self.taken: list[object] = []
         self.sizes: list[int] = []
+        self.outcomes: list[object] = []
         self.gate = threading.Event()
         self.gate.set()
         self.queue = GroupCommit(self.commit, self.commit_one)
@@ -120,6 +123,107 @@ def test_a_handler_of_a_thread_that_waits_for_its_turn_does_not_wait_for_it_too(
     assert [disk.taken[first] for first in firsts] == [("handler",), ("waiter",)]
     assert disk.queue.leader is None
     assert not disk.queue.queue
+
+
+class OutOfTimeError(Exception):
+    """What a signal handler raises, as recipes for time limits do."""
+
+
+def led_by_another(disk: Disk, leader: Callable[[], object], others: int) -> list[threading.Thread]:
+    """Threads that wait for a commit, of which the first is the leader and waits within it."""
+    disk.gate.clear()
+    alone = threading.Thread(
+        target=lambda: outcome(disk, lambda: disk.queue.submit(None, ("alone",), None)), daemon=True
+    )
+    alone.start()
+    while disk.queue.leader is None:
+        time.sleep(0.001)
+    threads = [threading.Thread(target=leader, daemon=True)]
+    threads += [
+        threading.Thread(target=outcome, args=(disk, lambda: disk.queue.submit(None, (object(),), None)), daemon=True)
+        for _ in range(others)
+    ]
+    for number, thread in enumerate(threads):
+        thread.start()
+        while len(disk.queue.queue) <= number:
+            time.sleep(0.001)
+    return [alone, *threads]
+
+
+def outcome(disk: Disk, call: Callable[[], object]) -> None:
+    try:
+        disk.outcomes.append(call())
+    except BaseException as error:  # noqa: BLE001  # looked at by the test
+        disk.outcomes.append(type(error))
+
+
+def test_what_a_handler_raises_in_the_leader_is_for_its_own_thread(disk):
+    def commit(waiters: list[Waiter]) -> None:
+        raise OutOfTimeError
+
+    def lead() -> None:
+        try:
+            disk.queue.submit(None, ("leader",), None)
+        except OutOfTimeError:
+            disk.outcomes.append("its own")
+
+    threads = led_by_another(disk, lead, 3)
+    disk.queue.commit = commit
+    disk.gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(map(str, disk.outcomes)) == sorted(map(str, [0, "its own", *[DurabilityError] * 3]))
+
+
+def test_a_handler_that_raises_while_the_lead_is_passed_on_stops_nobody(disk, monkeypatch):
+    wake, raised = Waiter.wake, []
+
+    def late(waiter: Waiter) -> None:
+        if not raised:
+            raised.append(waiter)
+            raise OutOfTimeError
+        wake(waiter)
+
+    threads = led_by_another(disk, lambda: outcome(disk, lambda: disk.queue.submit(None, ("leader",), None)), 3)
+    monkeypatch.setattr(Waiter, "wake", late)
+    disk.gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert raised
+    assert not any(thread.is_alive() for thread in threads)
+    assert disk.queue.leader is None
+
+
+def test_a_leader_that_nobody_woke_is_woken_by_the_next_look(disk):
+    waiter = Waiter(None, (object(),), None)
+    waiter.turn = threading.Lock()
+    waiter.turn.acquire()
+    disk.queue.leader, disk.queue.leading_thread = waiter, threading.get_ident()
+    disk.queue.look()
+    assert not waiter.turn.locked()
+
+
+def test_a_thread_counts_as_inside_until_it_has_left_the_line(disk):
+    """A handler that appends meanwhile must not wait: those who lead may be waiting for what its thread holds."""
+    pass_on = disk.queue._pass_on
+
+    def noted(leader: object) -> None:
+        if isinstance(leader, Waiter):
+            disk.outcomes.append(leader.thread in disk.queue.inside)
+        pass_on(leader)
+
+    def commit(waiters: list[Waiter]) -> None:
+        for waiter in waiters:
+            waiter.error = DurabilityError("refused")
+
+    threads = led_by_another(disk, lambda: outcome(disk, lambda: disk.queue.submit(None, ("leader",), None)), 1)
+    disk.queue.commit, disk.queue._pass_on = commit, noted
+    disk.gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert disk.outcomes.count(True) == 2
+    assert False not in disk.outcomes[1:]
+    assert not disk.queue.inside
 
 
 def test_a_lead_left_behind_is_given_to_who_waits(disk):

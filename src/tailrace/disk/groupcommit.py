@@ -9,7 +9,7 @@ from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tailrace.errors import DurabilityError
+from tailrace.errors import DurabilityError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.disk.frame import Prepared
@@ -102,7 +102,7 @@ class GroupCommit:
     def _lead_alone(self, partition: Partition, frames: Sequence[Prepared], expect: int | None) -> int | None:
         """Commit at once what nobody else waits with; None when somebody leads by now."""
         first: int | None = None
-        interrupted: KeyboardInterrupt | None = None
+        interrupted: BaseException | None = None
         try:
             with self.guard:
                 leads = self.leader is None
@@ -117,7 +117,7 @@ class GroupCommit:
                 try:
                     self._pass_on(frames)
                     break
-                except KeyboardInterrupt as error:
+                except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  # raised below, once it is done
                     interrupted = error
         if interrupted is not None:
             raise interrupted
@@ -125,7 +125,7 @@ class GroupCommit:
 
     def _wait_or_lead(self, waiter: Waiter) -> None:
         batch: list[Waiter] = []
-        interrupted: KeyboardInterrupt | None = None
+        interrupted: BaseException | None = None
         try:
             with self.guard:
                 self.inside.add(waiter.thread)
@@ -149,7 +149,7 @@ class GroupCommit:
                 try:
                     self._retire(waiter, batch)
                     break
-                except KeyboardInterrupt as error:
+                except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  # raised below, once it is done
                     interrupted = error
         if interrupted is not None:
             raise interrupted
@@ -162,11 +162,13 @@ class GroupCommit:
                 self.queue = []
             self.commit(batch)
         except BaseException as error:
-            # Whether an interrupted commit was kept is not known here, so nobody is told that it was.
+            # Of a commit that anything but the disk cut short, nobody knows whether it was kept; and what a signal
+            # handler raised is for its own thread.
+            ours = isinstance(error, TailraceError)
             for waiter in batch:
                 if waiter.first < 0 and waiter.error is None:
-                    waiter.error = error if isinstance(error, Exception) else _unknown(error)
-            if not isinstance(error, Exception):
+                    waiter.error = error if ours else _unknown(error)
+            if not ours:
                 raise
 
     def _retire(self, waiter: Waiter, batch: list[Waiter]) -> None:
@@ -176,11 +178,12 @@ class GroupCommit:
             self.inside.discard(waiter.thread)
             return
         with self.guard:
-            self.inside.discard(waiter.thread)
             if waiter in self.queue:
                 self.queue.remove(waiter)
         self._pass_on(waiter)
         self._wake_served(waiter, batch)
+        # Last: a handler that appends before this must not wait for others, some of whom wait for what it holds.
+        self.inside.discard(waiter.thread)
 
     def _wake_served(self, leader: Waiter, batch: Sequence[Waiter]) -> None:
         for served in batch:
@@ -214,6 +217,10 @@ class GroupCommit:
         else:
             # The frames of a thread at work may seem to end too early: only one that is met twice was left.
             self.suspect = leader
+        following = self.leader
+        if isinstance(following, Waiter):
+            # Whoever passed the lead on may have been interrupted before this.
+            following.wake()
 
     def _is_left(self) -> bool:
         """Whether the lead was left behind: interrupted again and again, its thread got away without passing it on."""
