@@ -327,8 +327,6 @@ class Partition:
             self.make_room(size)
             first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
         try:
-            if sync and position + size > self.zeroed:
-                self._zeros_ahead(position, size)
             seen = self.seen
             if len(frames) == 1 and size < COPIED_BYTES_MAX:
                 frame = frames[0]
@@ -349,6 +347,8 @@ class Partition:
         position += size
         if position > self.zeroed:
             self.zeroed = position
+            if sync:
+                self._zeros_ahead(position, size)
         end = first + span
         after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
         if sync:
@@ -359,16 +359,16 @@ class Partition:
         return first
 
     def _zeros_ahead(self, position: int, size: int) -> None:
-        """Write zeros before a synced write: a sync over blocks that are written already commits no metadata."""
+        """Write zeros behind what is about to be synced: syncs over blocks that are written already commit no metadata.
+
+        Behind it and after it, so that they never take the room that it needs.
+        """
         run = min(max(self.home.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
-        # What is written right after this needs none beneath it.
-        first = max(position + size, self.zeroed)
-        stop = min(position + size + run, self.segment_bytes)
-        if stop > first:
+        stop = min(position + run, self.segment_bytes)
+        if stop > position:
             try:
-                self.files.write(self.descriptor, _zeros()[: stop - first], first)
+                self.files.write(self.descriptor, _zeros()[: stop - position], position)
             except OSError:
-                # Room for the write itself is what counts, and the write finds out.
                 return
             self.zeroed = stop
 
