@@ -13,6 +13,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
+from tailrace.groups.duty import Duty
 from tests.consuming import LONG, cursor, descriptors, fill, in_thread, locks, numbers, wait_until
 from tests.processes import in_fork, run, start
 
@@ -34,6 +35,32 @@ class TestClosing:
         consumer.close()
         consumer.close()
         assert cursor(log) == 1
+
+    @pytest.mark.parametrize(
+        ("commit", "rest"), [("after", [2, 3, 4, 5]), ("manual", [1, 2, 3, 4, 5]), ("before", [4, 5])]
+    )
+    def test_interrupted_and_called_again(self, log, monkeypatch, commit, rest):
+        """The second call leaves the group, and what is in hand stays in hand."""
+        fill(log, "t", 6)
+        consumer = log.consumer("t", "g", commit=commit)
+        consumer.poll(1)
+        if commit == "manual":
+            consumer.commit()
+        consumer.poll(1)
+        consumer.poll(2)
+        leave = Duty.leave
+
+        def interrupted(self: Duty, positions: object) -> None:
+            monkeypatch.setattr(Duty, "leave", leave)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Duty, "leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.close()
+        consumer.close()
+        assert (consumer.is_closed(), consumer.member) == (True, None)
+        with log.consumer("t", "g", commit=commit) as following:
+            assert numbers(following.poll(timeout=0)) == rest
 
     @pytest.mark.parametrize("whose", ["consumer", "log"])
     def test_inside_its_own_loop(self, tmp_path, whose):

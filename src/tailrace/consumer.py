@@ -422,7 +422,8 @@ class Consumer(Iterable[Record]):
             self._duty.thread = threading.get_ident()
             if self._closed:
                 self._duty.stand_up()
-            else:
+            if not self._closed or self._duty.seated:
+                # Not yet, or interrupted before it was done.
                 self._close()
 
     def _close(self) -> None:
@@ -436,11 +437,12 @@ class Consumer(Iterable[Record]):
                 positions = self._duty.feeds.positions()
             self._closed = self._over = True
             self._tick_at = 0.0
+            self._duty.leave(positions)
+            # Behind it: one that was interrupted has to know again what is in hand.
             self._drop_hand()
             if self._wants.commit == "before":
                 # It is stored as read: the loop that is about to take it gets it, or nobody ever does.
                 self._left = left
-            self._duty.leave(positions)
             self._engine.consumers.discard(self)
 
     def _ended_elsewhere(self) -> bool:
