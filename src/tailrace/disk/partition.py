@@ -346,9 +346,7 @@ class Partition:
             raise storage_error(error, "an append", self.path) from error
         position += size
         if position > self.zeroed:
-            self.zeroed = position
-            if sync:
-                self._zeros_ahead(position, size)
+            self.zeroed = self._zeros_ahead(position, size) if sync else position
         end = first + span
         after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
         if sync:
@@ -358,19 +356,20 @@ class Partition:
             self.home.tails.words[self.word + END] = end
         return first
 
-    def _zeros_ahead(self, position: int, size: int) -> None:
-        """Write zeros behind what is about to be synced: syncs over blocks that are written already commit no metadata.
+    def _zeros_ahead(self, position: int, size: int) -> int:
+        """Write zeros behind what is about to be synced, after it, so that they never take its room; where they end.
 
-        Behind it and after it, so that they never take the room that it needs.
+        A sync over blocks that are written already commits no metadata.
         """
         run = min(max(self.home.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
         stop = min(position + run, self.segment_bytes)
-        if stop > position:
-            try:
-                self.files.write(self.descriptor, _zeros()[: stop - position], position)
-            except OSError:
-                return
-            self.zeroed = stop
+        if stop <= position:
+            return position
+        try:
+            self.files.write(self.descriptor, _zeros()[: stop - position], position)
+        except OSError:
+            return position
+        return stop
 
     def reserve(self, size: int) -> None:
         """Have room for so many bytes behind the last frame, so that a full disk shows before a commit is on disk.
