@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
 import textwrap
 import traceback
+from typing import IO, Any
+
+
+def is_readable(file: int | IO[Any], seconds: float) -> bool:
+    """Whether there is something to read, or the end, within so many seconds; the number of the file may be any."""
+    waiting = select.poll()
+    waiting.register(file, select.POLLIN)
+    return bool(waiting.poll(seconds * 1_000))
 
 
 def run(program: str, *arguments: object, environment: dict[str, str] | None = None) -> str:

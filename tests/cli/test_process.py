@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 import tailrace
 from tests.cli.conftest import COMMAND
+from tests.processes import is_readable
 
 
 def fill(cli, count: int, topic: str = "orders") -> None:
@@ -22,7 +22,7 @@ def fill(cli, count: int, topic: str = "orders") -> None:
 
 
 def read_line(process: subprocess.Popen[bytes], seconds: float = 30) -> bytes:
-    ready, _, _ = select.select([process.stdout], [], [], seconds)
+    ready = is_readable(process.stdout, seconds)
     assert ready, "nothing came"
     return process.stdout.readline()
 
@@ -80,7 +80,7 @@ def test_ctrl_c_prints_whole_batches_and_the_position_fits(cli, delay):
     timer = time.monotonic() + delay
     chunks = [first]
     while time.monotonic() < timer:
-        if select.select([process.stdout], [], [], 0.01)[0]:
+        if is_readable(process.stdout, 0.01):
             chunks.append(process.stdout.read(1 << 16))
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
@@ -201,7 +201,7 @@ class Terminal:
     def until(self, text: bytes) -> bytes:
         seen = b""
         while text not in seen:
-            ready, _, _ = select.select([self.master], [], [], 30)
+            ready = is_readable(self.master, 30)
             assert ready, seen
             seen += os.read(self.master, 4096)
         return seen

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import time
@@ -17,6 +16,7 @@ import tailrace
 from tailrace.cli.delivery import EXACT_RECORDS_MAX
 from tests.cli.conftest import COMMAND
 from tests.cli.test_process import Terminal, fill, read_line, wait_for
+from tests.processes import is_readable
 
 
 @pytest.fixture(params=["as here", "bare"])
@@ -190,7 +190,7 @@ def test_follow_commits_while_it_waits_and_ends_after_the_timeout(cli):
 def test_follow_waits_for_its_topic(cli):
     fill(cli, 1, "other")
     process = cli.start("read", "orders", "--group", "billing", "-f", "--limit", "2")
-    ready, _, _ = select.select([process.stderr], [], [], 30)
+    ready = is_readable(process.stderr, 30)
     assert ready
     assert b"Waiting for topic 'orders'" in os.read(process.stderr.fileno(), 1_000)
     fill(cli, 2)
@@ -240,7 +240,7 @@ def test_ctrl_c_at_any_time_commits_exactly_what_its_reader_took(cli, delay):
         chunks = [read_line(process)]
         end = time.monotonic() + delay
         while time.monotonic() < end:
-            if select.select([process.stdout], [], [], 0.01)[0]:
+            if is_readable(process.stdout, 0.01):
                 chunks.append(process.stdout.read(1 << 16))
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
@@ -403,7 +403,7 @@ def test_partitions_that_another_holds_are_waited_for_and_it_is_said(cli):
         with log.consumer("orders", "billing", commit="manual") as holder:
             assert len(holder.poll(1)) == 1
             process = cli.start("read", "orders", "--group", "billing")
-            ready, _, _ = select.select([process.stderr], [], [], 30)
+            ready = is_readable(process.stderr, 30)
             assert ready
             assert b"Waiting for partitions that other members are reading" in os.read(process.stderr.fileno(), 1_000)
             process.send_signal(signal.SIGINT)

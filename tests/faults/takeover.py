@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import tailrace
 from tests.faults.herd import Beast, Body, Herd, tell
+from tests.processes import is_readable
 
 GROUP = "takers"
 TOPIC = "work"
@@ -92,7 +92,7 @@ class Reports:
                     return report
             seen = len(self.told)
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.reading], [], [], left)[0]:
+            if left <= 0 or not is_readable(self.reading, left):
                 return None
             *lines, self.rest = (self.rest + os.read(self.reading, 65_536)).split(b"\n")
             for line in lines:

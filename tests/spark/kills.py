@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -41,7 +40,7 @@ APPEND = """
     with tailrace.open(location, durable="20ms") as log:
         topic = log.topic(topic)
         print("ready", flush=True)
-        while not select.select([sys.stdin], [], [], pause)[0]:
+        while not processes.is_readable(sys.stdin, pause):
             values = [str(number + at) for at in range(20)]
             topic.extend(values, keys=values)
             number += 20
@@ -150,14 +149,14 @@ class Victim:
     def wait_for_batch(self) -> None:
         """Wait for a batch that ends from now on."""
         pipe = self.child.stdout.fileno()
-        while select.select([pipe], [], [], 0)[0] and os.read(pipe, 65_536):
+        while processes.is_readable(pipe, 0) and os.read(pipe, 65_536):
             # Batches that ended while nobody asked.
             pass
         deadline = time.monotonic() + PATIENCE_SECONDS
         told = b""
         while b"\nbatch" not in b"\n" + told:
             assert time.monotonic() < deadline, f"no batch within {PATIENCE_SECONDS} s:\n{self.complaints()}"
-            if select.select([pipe], [], [], 1.0)[0]:
+            if processes.is_readable(pipe, 1.0):
                 more = os.read(pipe, 65_536)
                 assert more, f"the driver ended by itself:\n{self.complaints()}"
                 told += more
