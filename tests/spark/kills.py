@@ -40,7 +40,7 @@ APPEND = """
     with tailrace.open(location, durable="20ms") as log:
         topic = log.topic(topic)
         print("ready", flush=True)
-        while not processes.is_readable(sys.stdin, pause):
+        while not select.select([sys.stdin], [], [], pause)[0]:
             values = [str(number + at) for at in range(20)]
             topic.extend(values, keys=values)
             number += 20
