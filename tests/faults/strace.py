@@ -310,8 +310,9 @@ class Judge:
                 continue
             for partition in range(settings.get("partitions", 1)):
                 failed = self.read_only == f"{entry.directory}/{partition}"
-                # Whether a drop happened whose sync failed in the catalog, nobody can tell before a recovery.
-                undecided = name == "old" and self.read_only == "catalog"
+                if name == "old" and self.read_only == "catalog" and self.failures[0]["failed"] == "drop":
+                    # Whether that drop happened, nobody can tell before a recovery: until then it takes nothing.
+                    failed = True
                 try:
                     value = f"after {name} {partition} {len(self.notes)}"
                     place = log.topic(name).append(value, partition=partition)
@@ -321,7 +322,7 @@ class Judge:
                     if failed:
                         self.fault("another process could append to a partition whose sync failed")
                 except DurabilityError as error:
-                    if not failed and not undecided:
+                    if not failed:
                         self.fault(f"{name}[{partition}] does not go on: {error}")
                     self.counted.read_only += 1
                 except TailraceError as error:
