@@ -107,7 +107,8 @@ def test_only_frames_of_one_record_are_joined() -> None:
     begun = one._replace(flags=frame.MORE)
     large = frame.prepare_one(b"x" * frame.JOINED_BYTES_MAX, None, b"", TIME)
     assert packed.codec == codec.ZSTD
-    for frames in ([one, *many], [one, packed], [begun, one], [one, large], [one], []):
+    keyed, produced = one._replace(key_id=1), one._replace(producer_id=1)
+    for frames in ([one, *many], [one, packed], [begun, one], [one, large], [one, keyed], [produced, one], [one], []):
         assert frame.join(frames) is frames
     assert len(frame.join([one, other])) == 1
     assert frame.join([one] * (FRAME_RECORDS_MAX + 1)) == [one] * (FRAME_RECORDS_MAX + 1)

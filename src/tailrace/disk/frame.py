@@ -58,6 +58,8 @@ _CHECKED_BYTES = HEADER_BYTES - 4
 _CRC = Struct("<I")
 _PAIR = Struct("<ii")
 _NULL_BITMAP = bytes(8)
+# Key id, producer id, epoch and sequence of a frame that has none of them.
+_NOBODYS = (0, 0, 0, 0)
 # Frames of single records are joined into one of so many bytes at most: beyond it, copying costs more than it saves.
 JOINED_BYTES_MAX = 64 << 10
 DELTA_MAX = (1 << 31) - 1
@@ -191,6 +193,8 @@ def join(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     if not 1 < len(frames) <= FRAME_RECORDS_MAX or sum([len(frame.body) for frame in frames]) > JOINED_BYTES_MAX:
         return frames
     shapes = {frame[:3] for frame in frames}
+    if {frame[9:] for frame in frames} != {_NOBODYS}:
+        return frames
     times = [frame.min_time for frame in frames]
     if shapes == {(codecs.NONE, 0, 1)}:
         return prepare([frame.body[8:] for frame in frames], None, None, times)
