@@ -368,6 +368,7 @@ class Partition:
         try:
             self.files.write(self.descriptor, _zeros()[: stop - position], position)
         except OSError:
+            # They only save time; whether the write itself is safe, its sync tells.
             return position
         return stop
 
