@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from tests.collector import uncollected
+
 
 class Injector:
     """Interrupts one call at its n-th moment inside Tailrace, counted from a named function's first call if given."""
@@ -23,13 +25,14 @@ class Injector:
 
     def run(self, action: Callable[[], object]) -> bool:
         """Whether the call came to its end without an interrupt reaching the caller."""
-        sys.setprofile(self._look)
-        try:
-            action()
-        except KeyboardInterrupt:
-            return False
-        finally:
-            sys.setprofile(None)
+        with uncollected():
+            sys.setprofile(self._look)
+            try:
+                action()
+            except KeyboardInterrupt:
+                return False
+            finally:
+                sys.setprofile(None)
         return True
 
     def _look(self, frame: FrameType, event: str, argument: object) -> None:

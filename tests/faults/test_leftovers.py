@@ -22,6 +22,7 @@ import tailrace
 from tailrace.disk.commit import Committer
 from tailrace.disk.partition import Partition
 from tailrace.errors import LockedError
+from tests.collector import uncollected
 from tests.faults.inject import Injector
 from tests.faults.storm import locks_held
 
@@ -55,16 +56,18 @@ class Interrupted:
             raise Last(self._trace_again)
 
         self.monkeypatch.setattr(self.owner, self.write, interrupted)
-        sys.setprofile(self._at_release)
-        sys.settrace(self._begin)
-        try:
-            action()
-        except KeyboardInterrupt:
-            return
-        finally:
-            sys.setprofile(None)
-            sys.settrace(None)
-            self.monkeypatch.undo()
+        # An exception of a run before, found by the collector in a frame that is traced, would put its tracer there.
+        with uncollected():
+            sys.setprofile(self._at_release)
+            sys.settrace(self._begin)
+            try:
+                action()
+            except KeyboardInterrupt:
+                return
+            finally:
+                sys.setprofile(None)
+                sys.settrace(None)
+                self.monkeypatch.undo()
 
     def _at_release(self, frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and self.raised and frame.f_code.co_name == "abandon":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from tailrace.groups import log as group_log
 from tailrace.groups.log import open_group
 from tailrace.log import Log
 from tailrace.records import Record
+from tests.collector import uncollected
 from tests.sim import Disk, Process
 from tests.sim.disk import NEVER
 from tests.sim.engine import PATH, SEGMENT_BYTES, TUNING, small_limits
@@ -34,16 +34,13 @@ def small_groups() -> Iterator[None]:
 
     Without the garbage collector, whose finalizers would do operations of one process in the turn of another.
     """
-    before, collecting = (group_log.RECORDS_MAX, group_log.SEGMENT_BYTES), gc.isenabled()
+    before = group_log.RECORDS_MAX, group_log.SEGMENT_BYTES
     group_log.RECORDS_MAX, group_log.SEGMENT_BYTES = RECORDS_MAX, GROUP_SEGMENT_BYTES
-    gc.disable()
     try:
-        with small_limits(), signed():
+        with uncollected(), small_limits(), signed():
             yield
     finally:
         group_log.RECORDS_MAX, group_log.SEGMENT_BYTES = before
-        if collecting:
-            gc.enable()
 
 
 def open_log(process: Process) -> Log:
