@@ -454,11 +454,28 @@ def test_a_link_that_leads_nowhere_is_no_log(tmp_path, mode):
     assert os.listdir(tmp_path) == ["link"]
 
 
+@pytest.mark.parametrize("mode", ["a", "r", "x"])
+def test_a_path_through_a_link_that_leads_nowhere_is_no_log(tmp_path, mode):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(errors.NotALogError, match=r"link is a symbolic link to .*nowhere, which leads nowhere"):
+        tailrace.open(tmp_path / "link" / "below" / "shop", mode)
+    assert os.listdir(tmp_path) == ["link"]
+
+
+@pytest.mark.parametrize("mode", ["a", "x"])
+def test_a_path_through_a_link_may_end_where_nothing_is_yet(tmp_path, mode):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    tailrace.open(tmp_path / "link" / "below" / "shop", mode).close()
+    assert (tmp_path / "there" / "below" / "shop" / "tails").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
         ({"location": 5}, TypeError, "not int"),
         ({"location": "a\0b"}, ValueError, "zero byte"),
+        ({"location": "\ud800"}, ValueError, "a character that no file name can hold"),
         ({"exclusive": 1}, TypeError, "exclusive must be True or False"),
         ({"mode": "r", "exclusive": True}, ValueError, "does not write"),
     ],

@@ -31,16 +31,10 @@ def log_path(location: str | PathLike[str] | None, *, followed: bool = True) -> 
             f"{path} is a remote log, which this release cannot open.",
             hint="Nothing was opened; name a directory on this machine.",
         )
-    if not path:
-        raise ValueError("The directory of the log must not be empty.")
-    if "\0" in path:
-        raise ValueError("The directory of the log must not hold a zero byte.")
+    _check_text(path, "log")
     path = os.path.abspath(path)
-    if followed and os.path.islink(path) and not os.path.exists(path):
-        raise NotALogError(
-            f"{path} is a symbolic link to {os.readlink(path)}, which leads nowhere.",
-            hint="Nothing was created; make the directory that the link names, or remove the link.",
-        )
+    if followed and not os.path.exists(path):
+        _check_links(path)
     return path
 
 
@@ -49,8 +43,7 @@ def other_path(location: str | PathLike[str], what: str) -> str:
     if not isinstance(location, (str, os.PathLike)):
         raise TypeError(f"The directory of the {what} must be a str or a path, not {type(location).__name__}.")
     path = os.fsdecode(os.fspath(location))
-    if not path or "\0" in path:
-        raise ValueError(f"The directory of the {what} must not be empty, nor hold a zero byte.")
+    _check_text(path, what)
     return os.path.realpath(path)
 
 
@@ -65,3 +58,26 @@ def not_opened(error: OSError, path: str) -> Exception:
         shown = path if len(path) <= PATH_CHARACTERS_SHOWN else f"{path[:PATH_CHARACTERS_SHOWN]}..."
         return NotALogError(f"{shown} cannot be a log: {error.strerror}.")
     return storage_error(error, f"Opening {path}", path)
+
+
+def _check_text(path: str, what: str) -> None:
+    """Refuse what no directory can be called."""
+    if not path:
+        raise ValueError(f"The directory of the {what} must not be empty.")
+    if "\0" in path:
+        raise ValueError(f"The directory of the {what} must not hold a zero byte.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ValueError(f"The directory of the {what} holds a character that no file name can hold.") from None
+
+
+def _check_links(path: str) -> None:
+    """Refuse a path that ends at or goes through a link that leads nowhere: nothing can be created there."""
+    while not os.path.exists(path):
+        if os.path.islink(path):
+            raise NotALogError(
+                f"{path} is a symbolic link to {os.readlink(path)}, which leads nowhere.",
+                hint="Nothing was created; make the directory that the link names, or remove the link.",
+            )
+        path = os.path.dirname(path)
