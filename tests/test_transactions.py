@@ -325,12 +325,12 @@ def test_a_signal_handler_cannot_append_in_the_middle_of_a_commit(tmp_path, monk
     with tailrace.open(tmp_path / "log") as log:
         for name in ("a", "b"):
             log.topic(name).append("before")
-        caught: list[BaseException] = []
+        caught: list[errors.BusyError] = []
 
         def handle(*_: object) -> None:
             try:
                 log.topic("a").append("handler", durable=False)
-            except RuntimeError as error:
+            except errors.BusyError as error:
                 caught.append(error)
 
         inner = getattr(Committer, step)
@@ -349,6 +349,7 @@ def test_a_signal_handler_cannot_append_in_the_middle_of_a_commit(tmp_path, monk
         finally:
             signal.signal(signal.SIGUSR1, before)
         assert [type(error) for error in caught] == [Reentered]
+        assert "set a flag" in caught[0].hint
         for name in ("a", "b"):
             assert [record.value for record in log.topic(name).read()] == [b"before", b"together"]
         assert log.topic("a").append("after").offset == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ import pytest
 import tailrace
 from tailrace.disk.commit import Committer
 from tailrace.disk.partition import Partition
-from tailrace.errors import LockedError
+from tailrace.errors import BusyError, LockedError
 from tests.collector import uncollected
 from tests.faults.inject import Injector
 from tests.faults.storm import locks_held
@@ -290,3 +291,42 @@ def test_an_interrupted_drop_leaves_no_lock(log):
         left = locked(log)
         assert not left, injector.place
     assert number > 50
+
+
+def test_a_handler_does_not_wait_for_whom_its_own_thread_keeps_waiting(log, monkeypatch):
+    """The leader of a shared commit waits for the partition of the call that the handler came into."""
+    queue, told = log.engine.store.queue, []
+
+    def lead() -> None:
+        told.append(log.topic("left").append("led").offset)
+
+    leader = threading.Thread(target=lead)
+
+    def handle(*_: object) -> None:
+        leader.start()
+        while queue.leader is None:
+            time.sleep(0.001)
+        began = time.monotonic()
+        with pytest.raises(BusyError, match="by this very thread"):
+            log.topic("left").append("refused")
+        told.append(log.topic("plain").append("handled").offset)
+        assert time.monotonic() - began < 4.0
+
+    write = Partition.write
+
+    def signalled(self: Partition, *arguments: Any) -> int:
+        monkeypatch.setattr(Partition, "write", write)
+        signal.raise_signal(signal.SIGUSR1)
+        return write(self, *arguments)
+
+    monkeypatch.setattr(Partition, "write", signalled)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        log.topic("left").append("interrupted", durable=False)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    leader.join()
+    assert told == [1, 2]
+    assert [record.text for record in log.topic("left").read()] == ["there", "interrupted", "led"]
+    assert [record.text for record in log.topic("plain").read()] == ["there", "handled"]
+    assert not locked(log)

@@ -9,14 +9,16 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tailrace.disk.files import LOCK_NOW, UNLOCK
-from tailrace.errors import LockedError
+from tailrace.errors import BusyError, LockedError
 
 if TYPE_CHECKING:
     from tailrace.disk.home import Home
 
 
-class Reentered(RuntimeError):  # noqa: N818  # the word says it
+class Reentered(BusyError):  # noqa: N818  # the word says it
     """A signal handler or finalizer wants a lock that its own thread holds."""
+
+    hint = "Nothing of this call was written; let the handler set a flag, and write when the interrupted call is over."
 
 
 # The functions that hold a lock from their first line to their last; `holding` may call the others.
@@ -31,6 +33,11 @@ def _regions() -> Iterator[FrameType]:
         if frame.f_code.co_name in REGIONS and frame.f_code.co_filename.startswith(folder):
             yield frame
         frame = frame.f_back
+
+
+def holds_locks() -> bool:
+    """Whether this thread holds locks, so that it came here through a handler or finalizer of its own."""
+    return next(_regions(), None) is not None
 
 
 def _is_nested(lock: DirectoryLock) -> bool:
@@ -132,7 +139,7 @@ class DirectoryLock:
         if self.held:
             if _is_nested(self):
                 self.mutex.release()
-                raise Reentered(f"{self.path} is locked by the very thread that wants it")
+                raise Reentered(f"{self.path} is being written to by this very thread, in a call further up.")
             # Left by a call of this thread that was interrupted again and again while it let go.
             self.abandon()
             self.mutex.acquire()

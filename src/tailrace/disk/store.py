@@ -417,6 +417,9 @@ class Store:
 
         try:
             frames = self.inside(partition, write)
+        except Reentered:
+            # Of the leader's own thread, and none of the others' affair.
+            raise
         except TailraceError as error:
             for waiter in group:
                 waiter.first = -1
