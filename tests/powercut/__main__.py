@@ -115,10 +115,12 @@ def finish(
     elif given.write_readme:
         report.write_block(ROOT / "README.md", report.block(rows, file_systems, seed))
     states, again = sum(row.states for row in rows), sum(row.states_again for row in rows)
+    unmounted = sum(row.unmounted for row in rows)
     ours = [row for row in rows if by_key[row.key].promised]
     lost = sum(row.acknowledged - row.survived for row in ours)
     print(
-        f"crash states {states:,}, {again:,} of them after a second cut · acknowledged records that Tailrace promised "
+        f"crash states {states:,}, {again:,} of them after a second cut, and {unmounted:,} in which the file system "
+        "itself did not mount · acknowledged records that Tailrace promised "
         f"{sum(row.acknowledged for row in ours):,}, lost {lost:,} · skipped {len(skipped)} · seed {seed}"
     )
     return 1 if wrong else 0
@@ -130,7 +132,7 @@ def check_again(place: Path) -> int:
     with work_directory() as home:
         for checked in replay(home, place, systems):
             found = checked.verdict
-            wrong = [*found.faults, *([found.damaged] if found.damaged else [])]
+            wrong = [*found.faults, *[text for text in (found.damaged, checked.unmounted) if text]]
             count += bool(wrong)
             for text in wrong:
                 print(f"{checked.state.text()}: {text}")

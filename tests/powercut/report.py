@@ -46,7 +46,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def block(rows: Sequence[Row], file_systems: Sequence[str], seed: int) -> str:
     """What stands between the marks in the README."""
-    states = sum(row.states for row in rows)
+    states, unmounted = sum(row.states for row in rows), sum(row.unmounted for row in rows)
     names = " and ".join(file_systems)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return "\n".join(
@@ -54,7 +54,8 @@ def block(rows: Sequence[Row], file_systems: Sequence[str], seed: int) -> str:
             BEGIN,
             table(rows, file_systems),
             "",
-            f"Made by `{COMMAND}` on {today}: {states:,} cuts under a real {names}, Linux {_kernel()}, seed {seed}.",
+            f"Made by `{COMMAND}` on {today}: {states:,} cuts under a real {names}, Linux {_kernel()}, seed {seed}."
+            + (f" After {unmounted:,} more the file system itself could not be mounted again." if unmounted else ""),
             END,
         )
     )

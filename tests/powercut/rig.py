@@ -46,6 +46,8 @@ class Checked(NamedTuple):
     verdict: Verdict
     # Whether the file system itself had to be repaired before it could be mounted.
     repaired: bool = False
+    # Why it could not be mounted at all, so that nothing in it was looked at.
+    unmounted: str = ""
 
 
 def make_image(home: Path, file_system: str) -> Path:
@@ -189,7 +191,7 @@ def check_states(
             try:
                 repaired = mount_as_at_boot(image, place, file_system)
             except OSError as error:
-                yield Checked(state, Verdict(0, 0, "", (f"{file_system} itself did not mount: {error}",)))
+                yield Checked(state, Verdict(0, 0), unmounted=f"{file_system} itself did not mount: {error}")
                 continue
             try:
                 yield Checked(state, ask(place, record.acknowledged(state.point), state.number), repaired)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from tests.powercut.campaign import Row
+from tests.powercut.record import State
 from tests.powercut.report import BEGIN, END, block, write_block
+from tests.powercut.rig import Checked
+from tests.powercut.systems import Verdict, all_systems
 
 
 def test_the_table_goes_between_its_marks(tmp_path):
@@ -31,3 +34,20 @@ def test_rows_of_two_passes_are_one():
     assert (both.states, both.acknowledged, both.survived, both.losing) == (7, 18, 16, 1)
     assert (both.worst_acknowledged, both.worst_survived) == (4, 2)
     assert both.faults == ("lost",)
+
+
+def test_a_file_system_that_is_gone_is_counted_apart_and_fails_a_run_only_when_it_is_often_gone():
+    system = next(system for system in all_systems().values() if system.name == "Tailrace")
+    state = State(3, 4, 2, "torn", ())
+    row = Row(system.key, "A 1", "default", "xfs")
+    for _ in range(600):
+        row = row.with_checked(Checked(state, Verdict(5, 5)), "")
+    row = row.with_checked(Checked(state, Verdict(0, 0), unmounted="xfs itself did not mount"), "second cut 0, ")
+    assert (row.states, row.unmounted, row.acknowledged) == (600, 1, 3000)
+    assert "second cut 0, " in row.unmounted_why
+    assert row.merged(row).unmounted == 2
+    assert not row.broken(system)
+    assert "After 1 more the file system itself could not be mounted again." in block([row], ["xfs"], 1)
+    for _ in range(2):
+        row = row.with_checked(Checked(state, Verdict(0, 0), unmounted="xfs itself did not mount"), "")
+    assert any("3 states could not be mounted" in text for text in row.broken(system))
