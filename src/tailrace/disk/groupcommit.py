@@ -9,7 +9,7 @@ from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tailrace.disk.lock import holds_locks
+from tailrace.disk.lock import in_handler
 from tailrace.errors import DurabilityError, TailraceError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class GroupCommit:
                 return first
         if self.let_go is not None:
             self.let_go()
-        if holds_locks() or (get_ident() in self.inside and _is_inside(sys._getframe())):
+        if in_handler() or (get_ident() in self.inside and _is_inside(sys._getframe())):
             # A handler or finalizer: whoever leads may be waiting for the locks of the call beneath this one; and if
             # that one waits for its turn, the lead would be given to it, which cannot take it before this one is done.
             return self.commit_one(partition, frames, expect, True)

@@ -35,9 +35,9 @@ def _regions() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def holds_locks() -> bool:
-    """Whether this thread holds locks, so that it came here through a handler or finalizer of its own."""
-    return next(_regions(), None) is not None
+def in_handler() -> bool:
+    """Whether this is a signal handler that came into a call which holds locks; only the main thread has handlers."""
+    return threading.get_ident() == threading.main_thread().ident and next(_regions(), None) is not None
 
 
 def _is_nested(lock: DirectoryLock) -> bool:
