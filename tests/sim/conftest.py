@@ -10,6 +10,8 @@ import pytest
 
 from tests.meaning import record_meaning
 from tests.sim.engine import small_limits
+from tests.sim.group_bench import GroupBench
+from tests.sim.group_members import small_groups
 from tests.sim.machine import Plan, Tally
 from tests.sim.trials import TRIALS
 
@@ -42,6 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+
+
+@pytest.fixture
+def bench() -> Iterator[GroupBench]:
+    """Members of groups on a simulated disk, every limit small."""
+    with small_groups():
+        made = GroupBench()
+        yield made
+        made.close()
 
 
 @pytest.fixture(autouse=True)

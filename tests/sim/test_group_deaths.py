@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,15 +14,7 @@ from tailrace.transactions import Transaction
 from tests.sim import Fail, Interrupt, Kill, Killed
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_check import outputs, see
-from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, TARGET, Member, small_groups
-
-
-@pytest.fixture
-def bench() -> Iterator[GroupBench]:
-    with small_groups():
-        made = GroupBench()
-        yield made
-        made.close()
+from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, TARGET, Member
 
 
 def strike(bench: GroupBench, fault: Fail | Kill | Interrupt) -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tailrace.consumer import Consumer
 from tests.sim import Interrupt
 from tests.sim.group_bench import GroupBench
-from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, Member, small_groups
+from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, Member
 
 # Operations from the write of the record with the cursors: with the third it stands, whoever looks.
 MOMENTS = {"synced": 2, "published": 3, "unlocked": 8, "read back": 10}
-
-
-@pytest.fixture
-def bench() -> Iterator[GroupBench]:
-    with small_groups():
-        made = GroupBench()
-        yield made
-        made.close()
 
 
 @pytest.fixture(params=MOMENTS.values(), ids=MOMENTS)
