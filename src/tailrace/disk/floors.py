@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.tails import BLOCK_A, BLOCK_B, HEADER_BYTES, IDENTITY, MAGIC, SLOT_BYTES, State, newest_block
+from tailrace.disk.tails import (
+    BLOCK_A,
+    BLOCK_B,
+    HEADER_BYTES,
+    IDENTITY,
+    MAGIC,
+    SLOT_BYTES,
+    SLOTS_STEP,
+    State,
+    file_bytes,
+    newest_block,
+)
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -24,13 +35,15 @@ class Floors(NamedTuple):
     boot: bytes
     # Slots that were written to and of which neither block checks.
     damaged: frozenset[int] = frozenset()
+    # How many slots the file has at least, unless something cut it.
+    least: int = 0
 
     def blind(self, slot: int) -> bool:
         """Whether the tails lost what they promised of a slot, which no crash does.
 
-        The file is there before any record, and of two blocks in one sector one is always whole.
+        The file is there before any record, with its first slots, and of two blocks in one sector one is always whole.
         """
-        return not self.boot or slot in self.damaged
+        return not self.boot or slot in self.damaged or (slot not in self.slots and slot < self.least)
 
 
 def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
@@ -50,14 +63,19 @@ def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
         return Floors({}, b"")
     floors = {}
     damaged = set()
+    ours = boot == files.boot_id()
     for slot, at in enumerate(range(HEADER_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES)):
-        block = newest_block(data[at : at + SLOT_BYTES])
+        whole = data[at : at + SLOT_BYTES]
+        block = newest_block(whole)
         if block is not None:
             floors[slot] = Floor(block[1], block[2])
         elif any(data[at + 8 * (BLOCK_A + 1) : at + 8 * BLOCK_B]) or any(data[at : at + 8]):
             # A power cut may leave a first block half stored, which is the second one, and nothing published before it.
             damaged.add(slot)
-    return Floors(floors, boot, frozenset(damaged))
+        elif ours and not any(whole):
+            # Marked with its topic before the catalog named it, and no power cut since.
+            damaged.add(slot)
+    return Floors(floors, boot, frozenset(damaged), SLOTS_STEP if len(data) < file_bytes(1) else 0)
 
 
 def is_copy(files: Files, path: str, log_id: bytes) -> bool:

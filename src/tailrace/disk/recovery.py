@@ -25,6 +25,7 @@ from tailrace.disk.segment import (
     HEADER_BYTES,
     Index,
     Read,
+    SegmentHeader,
     flatten,
     read_footer,
     read_segment_header,
@@ -288,12 +289,15 @@ class Recovery:
             self.files.sync_directory(directory)
         return True
 
-    def _salt_of(self, path: str) -> int:
+    def _header_of(self, path: str) -> SegmentHeader | None:
         descriptor = self.files.open(path)
         try:
-            header = read_segment_header(self.files, descriptor)
+            return read_segment_header(self.files, descriptor)
         finally:
             self.files.close(descriptor)
+
+    def _salt_of(self, path: str) -> int:
+        header = self._header_of(path)
         return header.salt if header else 0
 
     def _sync(self, path: str) -> None:
@@ -310,6 +314,11 @@ class Recovery:
         bases = self._kept(directory, place.trim)
         if place.slot == CATALOG_SLOT:
             bases = self._needed(directory, bases)
+        return self._scan_all(place, directory, promised, bases)
+
+    def _scan_all(
+        self, place: SlotPlace, directory: str, promised: State, bases: list[int]
+    ) -> tuple[State, str | None]:
         damage = None
         newest: tuple[int, int, Index] | None = None
         for number, base in enumerate(bases):
@@ -323,6 +332,10 @@ class Recovery:
                     if last and size <= HEADER_BYTES:
                         # Created, never synced: the next append creates it again.
                         break
+                    own = self._without_strays(place, directory, bases) if last and header is not None else bases
+                    if len(own) < len(bases):
+                        state, _ = self._scan_all(place, directory, promised, own)
+                        return state, damage or f"{segment_name(bases[len(own)])} is no segment of this place"
                     wrong = "is damaged" if header is None else header.misfit(place.topic_id, place.partition)
                     damage = damage or f"the header of {segment_name(base)} {wrong}"
                     if last:
@@ -354,6 +367,17 @@ class Recovery:
         return State(
             end, base, position, index.chain, HAS_SEGMENT | SEALED, salt, position, index.chain, 0, end, 0
         ), damage
+
+    def _without_strays(self, place: SlotPlace, directory: str, bases: list[int]) -> list[int]:
+        """Those before files that hold another segment, at a place where none of this partition was to begin."""
+        for number in range(len(bases) - 1, 0, -1):
+            header = self._header_of(f"{directory}/{segment_name(bases[number])}")
+            if header is None or header.belongs(place.topic_id, place.partition, bases[number]):
+                return bases[: number + 1]
+            if self._end_of(directory, bases[number - 1]) == bases[number]:
+                # What began here was written over.
+                return bases[: number + 1]
+        return bases[:1]
 
     def _kept(self, directory: str, trim: int) -> list[int]:
         """The segments that hold anything at or after the trim; those below it may have come back after a crash."""

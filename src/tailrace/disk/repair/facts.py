@@ -86,13 +86,16 @@ class PartitionPlan(NamedTuple):
     why: tuple[str, ...] = ()
     # Files under the name of another segment, each with the base that its header says.
     misnamed: tuple[tuple[str, int], ...] = ()
+    # Whether its directory is to be made: without it nothing can be appended.
+    homeless: bool = False
 
     @property
     def sound(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.segments or self.reset or self.aside or self.leftovers or self.misnamed)
+        return not (self.segments or self.reset or self.aside or self.leftovers or self.misnamed or self.homeless)
 
     @property
     def lost(self) -> list[Lost]:
-        """Everything that will be lost."""
-        return [lost for segment in self.segments for lost in segment.lost]
+        """Everything that will be lost; what was trimmed is not."""
+        found = [lost for segment in self.segments for lost in segment.lost]
+        return [lost._replace(first=max(lost.first, self.start)) for lost in found if lost.last >= self.start]

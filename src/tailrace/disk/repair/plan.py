@@ -66,9 +66,11 @@ class _Partition:
         self.tell = planner.tell
         self.place = place
         self.facts = facts
+        self.owner = (place.topic_id, place.partition)
         self.directory = f"{planner.path}/{place.directory}"
         self.parts = planner.parts.get((place.slot, place.incarnation), [])
-        self.names = self.files.list_directory(self.directory) if self.files.stat(self.directory) is not None else []
+        self.homeless = self.files.stat(self.directory) is None
+        self.names = [] if self.homeless else self.files.list_directory(self.directory)
         # By base the file that holds the segment: a staged one, where a commit that was not finished gave it its place.
         self.sources: dict[int, str] = {
             base: f"{self.directory}/{name}" for name in self.names if (base := segment_base(name)) is not None
@@ -88,6 +90,8 @@ class _Partition:
     def plan(self) -> PartitionPlan:
         if self.facts.suspect:
             self.why.append(self.facts.suspect)
+        if self.homeless:
+            self.why.append("its directory is missing")
         self._name_rightly()
         self._adopt()
         self._find_end()
@@ -106,7 +110,7 @@ class _Partition:
         segments = tuple(self._between(each) for each in sorted(self.segments, key=lambda each: each.base))
         return PartitionPlan(
             self.place, self.end, self.facts.start, segments, self.reset, tuple(self.aside), leftovers, tuple(self.why),
-            tuple(self.misnamed),
+            tuple(self.misnamed), self.homeless,
         )  # fmt: skip
 
     def _between(self, segment: SegmentPlan) -> SegmentPlan:
@@ -149,8 +153,7 @@ class _Partition:
             header = read_segment_header(self.files, descriptor)
         finally:
             self.files.close(descriptor)
-        owner = (self.place.topic_id, self.place.partition)
-        return UNSAID if header is None or (header.topic_id, header.partition) != owner else header.base
+        return UNSAID if header is None or (header.topic_id, header.partition) != self.owner else header.base
 
     def _adopt(self) -> None:
         """Give staged segments their place that a commit named and nobody renamed."""
@@ -217,6 +220,9 @@ class _Partition:
         source = Source(self.files, self.sources[base], cached=self.facts.cached)
         try:
             header = read_segment_header(self.files, source.descriptor)
+            if header is not None and (header.topic_id, header.partition) != self.owner:
+                # What another partition's segment holds says nothing of where this one ends.
+                return base
             salt = header.salt if header is not None else footer_salt(self.files, source.descriptor)
             footer = read_footer(self.files, source.descriptor, salt) if salt else None
             if footer is not None:
@@ -233,18 +239,12 @@ class _Partition:
 
     def _used_bases(self) -> list[int]:
         """The segments that hold offsets below the end, oldest first; others go into quarantine or are left alone."""
-        used = []
-        bases = sorted(self.sources)
         state = self.facts.state
-        for number, base in enumerate(bases):
+        for base in sorted(self.sources):
             path = self.sources[base]
             if base < self.end:
-                following = bases[number + 1] if number + 1 < len(bases) else self.end
-                if min(following, self.end) <= self.facts.start and following < self.end:
-                    # Trimmed already; whoever sweeps has not come by yet.
-                    continue
-                used.append(base)
-            elif base == self.end and state is not None and state.base == base and self._salt_of(path) == state.salt:
+                continue
+            if base == self.end and state is not None and state.base == base and self._salt_of(path) == state.salt:
                 # The empty segment that takes the next append; it goes with a state that is written anew.
                 if self.reset:
                     self._put_aside(path)
@@ -252,7 +252,71 @@ class _Partition:
                     self.has_empty = True
             else:
                 self._put_aside(path)
+        used = self._joining(sorted(base for base in self.sources if base < self.end))
+        # Without those that were trimmed already; whoever sweeps has not come by yet.
+        return [
+            base
+            for base, following in pairwise([*used, self.end])
+            if following > self.facts.start or following == self.end
+        ]
+
+    def _joining(self, bases: list[int]) -> list[int]:
+        """Those that follow one another; what was put between them, as from a copy that lived on, goes aside.
+
+        A footer tells where the next one begins. Where two of them claim the same offsets, the one counts that
+        begins where the one before it ends, and ends where another begins; else the one that leads to the newest.
+        """
+        after = {base: self._sealed_end(base) for base in bases}
+        if all(after[base] in (None, following) for base, following in pairwise([*bases, self.end])):
+            return bases
+        starts = {*bases, self.end}
+        leading = {self.end}
+        state = self.facts.state
+        if state is not None and self._is_named(state):
+            leading.add(state.base)
+        for base in reversed(bases):
+            if after[base] in leading:
+                leading.add(base)
+        used: list[int] = []
+        # Where the next one has to begin; None when the last one does not tell.
+        reach: int | None = None
+        for base in bases:
+            if reach is not None and base < reach:
+                self._leave_out(base)
+                continue
+            stop = after[base]
+            within = [each for each in bases if stop is not None and base < each < stop]
+            joined = reach is None or base == reach
+            if stop is None and state is not None and base == state.base and base in leading:
+                # The newest one, which has no footer yet: nothing lies behind it.
+                stop = self.end
+            elif within and not (joined and stop in starts):
+                better = [each for each in within if each in leading]
+                if better and not joined:
+                    self._leave_out(base)
+                    continue
+                stop = better[0] if better else stop
+            used.append(base)
+            reach = stop
         return used
+
+    def _sealed_end(self, base: int) -> int | None:
+        """Where a segment of this partition ends by its footer."""
+        descriptor = self.files.open(self.sources[base])
+        try:
+            header = read_segment_header(self.files, descriptor)
+            if header is not None and (header.topic_id, header.partition) != self.owner:
+                return None
+            salt = header.salt if header is not None else footer_salt(self.files, descriptor)
+            footer = read_footer(self.files, descriptor, salt) if salt else None
+            return None if footer is None else base + footer.span
+        finally:
+            self.files.close(descriptor)
+
+    def _leave_out(self, base: int) -> None:
+        path = self.sources.pop(base)
+        self.aside.append(path)
+        self.why.append(f"{path.rpartition('/')[2]} claims offsets that another segment has")
 
     def _is_longer(self, path: str) -> bool:
         stat = self.files.stat(path)
@@ -305,10 +369,7 @@ class _Partition:
         source = Source(self.files, self.sources[base], cached=self.facts.cached)
         try:
             header = read_segment_header(self.files, source.descriptor)
-            if header is not None and (header.topic_id, header.partition) != (
-                self.place.topic_id,
-                self.place.partition,
-            ):
+            if header is not None and (header.topic_id, header.partition) != self.owner:
                 self.aside.append(source.path)
                 self._miss(base, following, f"{segment_name(base)} belongs to another partition", path=source.path)
                 return following

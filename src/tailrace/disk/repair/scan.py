@@ -164,7 +164,8 @@ class Scan:
         found = self._damaged_body(here) or self._search(here)
         if found is None:
             found, self.trusted = self.trusted, None
-        if found is None:
+        if found is None or found.offset > self.span:
+            # Nothing, or only what is known of offsets that are not looked for here.
             found = Anchor(self.span, self.stop, 0)
         if found.offset > here.offset:
             self.pieces.append(

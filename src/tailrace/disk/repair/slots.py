@@ -116,20 +116,27 @@ class Slots:
     def facts(self, place: SlotPlace) -> Facts:
         """What is known of a slot."""
         if not self.tails.holds(place.slot):
-            return Facts(0, place.trim, None, "its slot in the tails is missing")
+            return Facts(0, place.trim, None, "its slot in the tails is missing", blind=True)
         words, word = self.tails.words, word_of(place.slot)
         block = self.tails.read_block(place.slot)
         end = words[word + END]
         never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not end
-        if words[word + INCARNATION] != place.incarnation:
-            return Facts(0, place.trim, None, "its slot in the tails belongs to another topic")
+        marked = words[word + INCARNATION] == place.incarnation
+        if not marked and block is not None and block[2] == place.incarnation:
+            # A checksummed block says more than words.
+            state = block[1]
+            why = "the words of its slot in the tails are damaged"
+            return Facts(state.end, max(state.start, place.trim), state, why, doubtful=True)
+        if not marked:
+            return Facts(0, place.trim, None, "its slot in the tails belongs to another topic", blind=True)
         if block is None and never:
             # A first block that does not check was being stored when its writer died: nothing was published yet.
-            return Facts(0, place.trim, ABSENT, self._suspect(place))
+            return Facts(0, place.trim, ABSENT, self._suspect(place), blind=True)
         if block is None or block[2] != place.incarnation:
             # Nothing checks a word, so it is believed as far as it can be true.
             plausible = end if words[word + SAFE] <= end else 0
-            return Facts(plausible, place.trim, None, "both of its state blocks in the tails are damaged", bounded=True)
+            why = "both of its state blocks in the tails are damaged"
+            return Facts(plausible, place.trim, None, why, bounded=True, blind=True)
         state = block[1]
         interrupted = bool(words[word + SYNCING]) and not words[word + FAILED]
         return Facts(

@@ -241,8 +241,9 @@ class Mender:
 
     def _make_directory(self, directory: str) -> None:
         """Whoever lost the files of a partition may have lost its directory as well."""
-        parent = directory.rpartition("/")[0]
-        for path in (parent, directory):
+        path = self.path
+        for name in directory.removeprefix(f"{self.path}/").split("/"):
+            path = f"{path}/{name}"
             if self.files.stat(path) is None:
                 self.files.make_directory(path)
                 try:
