@@ -183,7 +183,12 @@ class Committer:
 
     def _enter(self, partition: Partition, *, resolving: bool = False) -> None:
         self.entered.append(partition)
-        partition.enter(resolving=resolving)
+        try:
+            partition.enter(resolving=resolving)
+        except Reentered:
+            # The call that a signal handler came into holds it, and goes on to hold it.
+            self.entered.remove(partition)
+            raise
 
     def _leave_all(self) -> None:
         while self.entered:

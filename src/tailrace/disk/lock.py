@@ -23,14 +23,15 @@ class Reentered(BusyError):  # noqa: N818  # the word says it
 
 # The functions that hold a lock from their first line to their last; `holding` may call the others.
 REGIONS = frozenset({"_append", "inside", "release", "holding"})
+_FOLDER = __file__.rpartition("/")[0]
+_PACKAGE = _FOLDER.rpartition("/")[0]
 
 
 def _regions() -> Iterator[FrameType]:
     """The regions that this thread is inside of, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
-    folder = __file__.rpartition("/")[0]
     while frame is not None:
-        if frame.f_code.co_name in REGIONS and frame.f_code.co_filename.startswith(folder):
+        if frame.f_code.co_name in REGIONS and frame.f_code.co_filename.startswith(_FOLDER):
             yield frame
         frame = frame.f_back
 
@@ -38,6 +39,23 @@ def _regions() -> Iterator[FrameType]:
 def in_handler() -> bool:
     """Whether this is a signal handler that came into a call which holds locks; only the main thread has handlers."""
     return threading.get_ident() == threading.main_thread().ident and next(_regions(), None) is not None
+
+
+def _interrupts(home: Home) -> bool:
+    """Whether this is a signal handler or finalizer that came into a call of its own thread which holds locks of a log.
+
+    Between that call and this one runs something that is not of this package.
+    """
+    came_in = False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_PACKAGE):
+            came_in = True
+        elif came_in and code.co_name in REGIONS and code.co_filename.startswith(_FOLDER):
+            return getattr(frame.f_locals.get("self"), "home", None) is home
+        frame = frame.f_back
+    return False
 
 
 def _is_nested(lock: DirectoryLock) -> bool:
@@ -126,6 +144,17 @@ class DirectoryLock:
     def _wait(self, mine: bool, timeout: float) -> None:
         """The long way: somebody has the lock, or its directory is not open."""
         home = self.home
+        if _interrupts(home):
+            # Whoever has the lock may be waiting for what the call beneath holds.
+            timeout = 0.0
+            if mine:
+                self.mutex.release()
+                if self.owned:
+                    # It is that very call, which may still be waiting for other processes.
+                    raise Reentered(f"{self.path} is being written to by this very thread, in a call further up.")
+                mine = self.mutex.acquire(False)
+            if not mine:
+                raise Reentered(f"{self.path} is being written to by another thread: a handler does not wait for it.")
         if not mine:
             if home.leaving:
                 let_go(home)

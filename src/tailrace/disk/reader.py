@@ -309,11 +309,17 @@ class Reader:
         if state is None or (state.base, state.salt) != (segment.base, segment.salt):
             return None
         with self.indexes.mutex:
-            index = self.indexes.active.get(self.partition.path)
+            active, path = self.indexes.active, self.partition.path
+            index = active.get(path)
+            if index is not None and (index.salt, index.position) == (segment.salt, state.position):
+                return index
+            # Nobody else's while it grows: a signal handler of this thread that reads would extend it too, and an
+            # interrupt would leave it halfway.
+            active.pop(path, None)
             if index is None or index.salt != segment.salt or index.position > state.position:
-                index = self.indexes.active[self.partition.path] = Index(segment.salt)
-            if index.position < state.position:
-                extend_index(segment.read, index, state.position)
+                index = Index(segment.salt)
+            extend_index(segment.read, index, state.position)
+            active[path] = index
             return index
 
     def _state(self) -> State | None:
