@@ -103,7 +103,7 @@ class TestClosing:
 
     def test_from_another_thread_ends_a_wait(self, log):
         log.topic("t", partitions=1)
-        for read in (tailrace.consumer.Consumer.poll, list):
+        for read in (tailrace.Consumer.poll, list):
             consumer = log.consumer("t", "g")
             ended = in_thread(lambda: read(consumer))  # noqa: B023
             wait_until(lambda: consumer.assigned)  # noqa: B023
@@ -524,7 +524,7 @@ class TestInterrupts:
         consumer = log.consumer("t", "g")
         old = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
         try:
-            for read in (tailrace.consumer.Consumer.poll, list):
+            for read in (tailrace.Consumer.poll, list):
                 signal.setitimer(signal.ITIMER_REAL, 0.05)
                 assert len(read(consumer)) == 0
                 assert consumer.member is None

@@ -17,6 +17,7 @@ from tailrace.errors import (
     ThreadError,
     TopicNotFoundError,
 )
+from tailrace.handlers import refuse_handler
 from tailrace.intake import UNSET, check_sizes, encode_value
 from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFER_BYTES_MAX
 from tailrace.options import parse_duration, parse_size, parse_time
@@ -62,8 +63,9 @@ class Producer:
         self.closed = False
         # The thread that sends, once there is something to send.
         self.sender: threading.Thread | None = None
-        # Guards everything below.
-        self._mutex = threading.Lock()
+        # Guards everything below. It knows its owner, so that a signal handler of that one is refused at once.
+        self._mutex = threading.RLock()
+        self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]  # as threading.Condition does
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
         self._route: Route | None = None
@@ -107,6 +109,8 @@ class Producer:
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
         size = 0 if value is None else len(value)
+        if self._is_mine():
+            raise self._reentered()
         if key is None and headers is None and timestamp is None and size <= self._value_bytes_max:
             with self._mutex:
                 group = self._plain
@@ -187,10 +191,19 @@ class Producer:
         group = self._groups[index] = Group(self, index)
         return group
 
+    def _reentered(self) -> BusyError:
+        return BusyError(
+            f"The producer of {self.topic.name!r} is in the middle of a call that this signal handler came into.",
+            hint="Nothing of this call was taken; set a flag there, and go on when the interrupted call is over.",
+        )
+
     def flush(self, timeout: Duration | None = None) -> None:
         """Send everything that was appended so far; raises the first error since the last flush."""
         self.check_same()
         refuse_callback([self], "flush()")
+        refuse_handler(self.engine, "flush()")
+        if self._is_mine():
+            raise self._reentered()
         seconds = None if timeout is None else parse_duration(timeout, "timeout")
         with self._mutex:
             wanted = self._filling if self._groups else self._filling - 1
@@ -212,6 +225,9 @@ class Producer:
         """
         if self.generation != self.engine.generation:
             return
+        refuse_handler(self.engine, "Producer.close()")
+        if self._is_mine():
+            raise self._reentered()
         with self._mutex:
             self.closed = True
             self._plain = None
@@ -247,7 +263,8 @@ class Producer:
 
     def forget(self) -> None:
         """In a forked child: what was copied must neither block nor look ready."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+        self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]
         self._plain = None
 
     def _check_open(self) -> None:

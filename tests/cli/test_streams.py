@@ -64,6 +64,14 @@ def test_a_closed_descriptor_is_no_matter(cli, arguments, code, closed):
     assert values(cli)[0] == b"x"
 
 
+def test_what_nobody_can_print_is_not_committed(cli):
+    cli.ok("append", "a", "x")
+    done = shell(cli, "tailrace read a --group g >&-")
+    assert done.returncode == 7
+    assert b"Standard output is closed" in done.stderr
+    assert shell(cli, "tailrace read a --group g").stdout == b"x\n"
+
+
 @needs_full
 def test_what_was_done_is_told_when_only_the_answer_is_lost(cli, tmp_path):
     cli.ok("append", "a", "x")

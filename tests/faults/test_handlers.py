@@ -188,3 +188,45 @@ def test_a_handler_in_the_middle_of_an_index_leaves_it_right(log, monkeypatch, e
         topic.append(f"{number:05d}" * 2_000, durable=False)
     for offset in range(140, 0, -1):
         assert topic.get(offset).text[:5] == f"{offset - 1:05d}"
+
+
+@pytest.mark.parametrize("kind", ["the log", "a producer", "a flush"])
+def test_nothing_is_closed_by_a_handler_in_the_middle_of_a_write(log, monkeypatch, kind):
+    """It would wait for the threads of producers, and those for what the call beneath holds."""
+    producer = log.topic("right").producer()
+    futures = [producer.append("sent")]
+    ends = {"the log": log.close, "a producer": producer.close, "a flush": producer.flush}
+    once(monkeypatch, Partition, "write")
+    began = time.monotonic()
+    with handling(ends[kind]) as caught:
+        log.topic("left").append("beneath")
+    assert time.monotonic() - began < 6.0
+    assert [type(error) for error in caught] == [BusyError]
+    assert "interrupted call is over" in getattr(caught[0], "hint", "")
+    futures.append(producer.append("on"))
+    producer.close()
+    assert [future.result().offset for future in futures] == [1, 2]
+    assert texts(log, "left") == ["there", "beneath"]
+
+
+def test_a_handler_is_refused_by_a_producer_that_it_came_into(log, monkeypatch):
+    """It would wait for its own thread for ever."""
+    producer = log.topic("right").producer()
+    producer.append("first").result()
+    once(monkeypatch, type(producer), "_begin")
+    with handling(lambda: producer.append("handler")) as caught:
+        future = producer.append("beneath")
+    assert [type(error) for error in caught] == [BusyError]
+    assert future.result().offset == 2
+    producer.close()
+    assert texts(log, "right") == ["there", "first", "beneath"]
+
+
+def test_a_handler_may_close_what_its_thread_does_not_write_to(log):
+    with handling(log.close) as caught:
+        for record in log.topic("left").read():
+            assert record.text == "there"
+            signal.raise_signal(signal.SIGUSR1)
+            break
+    assert not caught
+    assert log.closed

@@ -29,6 +29,10 @@ def main() -> NoReturn:
         sys.exit(_INTERRUPTED)
 
 
+# The streams that were closed before the start.
+MISSING: set[str] = set()
+
+
 def _fill_missing_streams() -> None:
     """Put /dev/null where a descriptor was closed before the start, or the next file opened would take its place."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
@@ -40,5 +44,6 @@ def _fill_missing_streams() -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
         if getattr(sys, name) is None:
+            MISSING.add(name)
             stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
             setattr(sys, name, stream)

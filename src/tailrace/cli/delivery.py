@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ import click
 
 from tailrace.errors import CorruptionError, GroupNotFoundError, OffsetOutOfRangeError
 
+from . import MISSING
 from .arguments import is_pattern
 from .confirmation import counted
 from .ending import CommandError, Interrupted
@@ -140,6 +142,8 @@ class Delivery:
 
     def run(self, hold: Hold) -> None:
         """Print until the end, the limit or Ctrl-C; what was not taken stays uncommitted."""
+        if "stdout" in MISSING:
+            raise OSError(errno.EBADF, "Standard output is closed, so nothing was read for the group")
         output = sys.stdout.buffer
         output.write(self.renderer.begin())
         try:
