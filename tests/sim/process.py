@@ -114,6 +114,10 @@ class Process(Files):
         inode = self.disk.find(path)
         return None if inode is None else _stat_of(inode)
 
+    def is_link(self, path: str) -> bool:
+        self.check_alive()
+        return False
+
     def list_directory(self, path: str) -> list[str]:
         fault = self.disk.step(self, "list", (path,))
         names = sorted(self._directory(path).entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.backup.manifest import LogPart, PartitionPart, Segment
+from tailrace.backup.target import part_name
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.copying import Settling, copy_segment, identify
 from tailrace.disk.opening import COPIED_FROM
@@ -15,10 +16,12 @@ from tailrace.types import Damage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.copying_moment import Piece, Standing, Taken
     from tailrace.disk.store import Store
 
-PART = ".part"
+# Ends the reason of a damage when the copy that is replaced was better than what there is now.
+WAS_WHOLE = "; an earlier backup here had it whole, and was replaced"
 
 
 class Vanished(Exception):  # noqa: N818  # a state to act on, never shown to a user
@@ -40,8 +43,10 @@ class Copying:
         old: Old,
         tell: Callable[[int], None],
         *,
-        strict: bool,
+        linked: bool,
+        last: bool,
         allow_damage: bool,
+        earlier: tuple[Damage, ...] = (),
     ) -> None:
         self.files = store.files
         self.store = store
@@ -50,9 +55,13 @@ class Copying:
         self.taken = taken
         self.old = old
         self.tell = tell
-        # Whether a segment that is gone is damage, and not a reason to look again.
-        self.strict = strict
+        # Whether links keep every segment: one that is gone is damage then, and else a reason to look again.
+        self.linked = linked
+        # Whether this is the last look: what still does not fit is damage.
+        self.last = last
         self.allow_damage = allow_damage
+        # The damage that the backup of before tells.
+        self.earlier = earlier
         self.damage: list[Damage] = []
         self.copied_files = 0
         self.settling = Settling(self.files)
@@ -109,29 +118,36 @@ class Copying:
         """One segment, copied unless the backup has it."""
         topic_id, partition, base, _ = piece.wanted
         if piece.known is not None:
-            return self.old[self.log_id, topic_id, partition, base]
+            return self._kept(standing, self.old[self.log_id, topic_id, partition, base], stop)
         try:
             source = self.files.open(piece.path)
         except FileNotFoundError:
-            if not self.strict:
+            if not self.linked:
                 raise Vanished from None
             self._report(standing, base, stop - 1, piece.path, "the segment is missing")
             return None
         try:
             identity = identify(self.files, source, piece.wanted)
-            if identity is None and not self.strict:
+            if identity is None and not self.linked and not self.last:
                 raise Vanished
             old = self.old.get((self.log_id, topic_id, partition, base))
             if old is not None and identity == old[1:4]:
-                return old
+                return self._kept(standing, old, stop)
             return self._copy(standing, piece, stop, source)
         finally:
             self.files.close(source)
 
+    def _kept(self, standing: Standing, old: Segment, stop: int) -> Segment:
+        """A segment that the backup has: whole in itself, and yet the one behind it may be missing from the log."""
+        end = old.base + old.span
+        if end != stop:
+            self._report_segment(standing, end if end < stop else old.base, stop, f"it ends at {end}, not at {stop}")
+        return old
+
     def _copy(self, standing: Standing, piece: Piece, stop: int, source: int) -> Segment:
         files = self.files
         topic_id, partition, base, _ = piece.wanted
-        new = f"{self.directory}/{topic_id:08x}-{partition:05d}-{base:020d}{PART}"
+        new = f"{self.directory}/{part_name(topic_id, partition, base)}"
         if files.stat(new) is not None:
             files.remove_file(new)
         target = files.open(new, exclusive=True)
@@ -197,7 +213,11 @@ class Copying:
         place = standing.place
         entry = self.taken.topics.get(place.topic_id)
         topic = "the catalog" if entry is None else entry.name
+        replaced = self._has_whole(place, first, first if last is None else last)
         if not self.allow_damage or place.slot == CATALOG_SLOT:
+            allowed = "or allow damage (--allow-damage) to copy what there is"
+            if replaced:
+                allowed += ", for which whole records of the backup of before are given up: keep a copy of it"
             raise CorruptionError(
                 f"The log is damaged, and was not backed up: {reason}",
                 topic=topic,
@@ -205,7 +225,17 @@ class Copying:
                 first=first,
                 last=last,
                 path=path,
-                hint="The backup of before, if there is one, is whole; run: tailrace repair, "
-                "or allow damage (--allow-damage) to copy what there is.",
+                hint=f"The backup of before, if there is one, is whole; run: tailrace repair, {allowed}.",
             )
-        self.damage.append(Damage(topic, place.partition, first, last, path, 0, reason))
+        damage = Damage(topic, place.partition, first, last, path, 0, reason)
+        told = Damage(topic, place.partition, first, last, path, 0, reason + WAS_WHOLE)
+        self.damage.append(told if replaced or told in self.earlier else damage)
+
+    def _has_whole(self, place: SlotPlace, first: int, last: int) -> bool:
+        """Whether the backup of before has any of these records, which the new one will not."""
+        return any(
+            key[:3] == (self.log_id, place.topic_id, place.partition)
+            and old.base <= last
+            and first < old.base + old.span
+            for key, old in self.old.items()
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.disk.frame import crc32c
 from tailrace.disk.tails import State
-from tailrace.errors import CorruptionError, NotALogError, VersionError
+from tailrace.errors import CorruptionError, InvalidNameError, NotALogError, VersionError
 from tailrace.names import validate_namespace_name, validate_topic_name
 from tailrace.types import Damage
 
@@ -20,6 +20,7 @@ DATA = "data"
 LOCK = "lock"
 VERSION = 1
 HEAD_BYTES_MAX = 4_096
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, InvalidNameError)
 
 
 class Segment(NamedTuple):
@@ -125,7 +126,7 @@ def decode(data: bytes, path: str) -> Manifest:
         about = json.loads(head[:HEAD_BYTES_MAX])
         version = int(about["tailrace_backup"])
         crc, size = int(about["crc32c"], 16), int(about["bytes"])
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise _damaged(path) from error
     if version != VERSION:
         raise VersionError(f"{path} has format {version}, and this version of Tailrace knows {VERSION}.")
@@ -133,7 +134,7 @@ def decode(data: bytes, path: str) -> Manifest:
         raise _damaged(path)
     try:
         return _parse(json.loads(body))
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise _damaged(path) from error
 
 
@@ -165,6 +166,8 @@ def _parse(record: dict[str, Any]) -> Manifest:
                 tuple(Damage(**damage) for damage in log["damage"]),
             )
         )
+    if not logs:
+        raise ValueError("no log")
     return Manifest(int(record["made_us"]), tuple(logs))
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.backup.logs import PART, Copying, Old, Vanished
+from tailrace.backup.logs import Copying, Old, Vanished
 from tailrace.backup.manifest import DATA, LOCK, MANIFEST, MANIFEST_NEW, LogPart, Manifest, encode, read_manifest
+from tailrace.backup.target import NAME_ANOTHER, PART, refuse_foreign, refuse_foreign_data, remove, unnamed
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.copying_moment import ANY, Moment
-from tailrace.disk.files import remove_tree
+from tailrace.disk.home import is_untyped
 from tailrace.disk.opening import IDENTITY_NAME, make_directories, sync_name
-from tailrace.errors import LockedError, NotALogError, OpenError, StorageError
+from tailrace.errors import LockedError, NotALogError, OpenError, ReadOnlyError, StorageError
 from tailrace.names import is_internal
+from tailrace.namespaces import is_there, namespace_path
 from tailrace.types import BackupReport
 
 if TYPE_CHECKING:
@@ -22,10 +25,10 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.store import Store
     from tailrace.log import Log
+    from tailrace.types import Damage
 
 # How often a backup starts over because segments were removed that could not be linked.
 ATTEMPTS_MAX = 5
-OWN_NAMES = frozenset({MANIFEST, MANIFEST_NEW, DATA, LOCK})
 
 
 class Source(NamedTuple):
@@ -53,6 +56,9 @@ def _sources(log: Log, namespace: tuple[str, ...]) -> Generator[Source, None, No
     engine = log.writing()
     yield Source(namespace, log.location, engine.store, engine.write)
     for name in log.namespaces():
+        if not is_there(engine.files, namespace_path(log.location, name)):
+            # Dropped while another one was copied: opening it would make it anew.
+            continue
         try:
             inner = log.namespace(name)
         except NotALogError:
@@ -74,6 +80,8 @@ class Backup:
         self.copied_files = 0
         self.held_seconds = 0.0
         self.old: Old = {}
+        # By log: the damage that the backup of before tells.
+        self.earlier: dict[str, tuple[Damage, ...]] = {}
         self.lock = -1
 
     def run(self, sources: Iterator[Source]) -> BackupReport:
@@ -81,10 +89,16 @@ class Backup:
         source = next(sources)
         self.files = source.store.files
         began = self.files.monotonic()
-        self._prepare(source.location)
+        own = source.store.home.log_id.hex()
+        try:
+            self._prepare(source.location, own)
+        except OSError as error:
+            if error.errno == errno.EROFS and is_untyped(error):
+                raise self._not_writable(error) from error
+            raise
         try:
             before = read_manifest(self.files, self.to)
-            self._refuse_others(before, source.store.home.log_id.hex())
+            self._refuse_others(before, own)
             if before is not None:
                 self._remember(before)
             self._clean(before)
@@ -98,25 +112,42 @@ class Backup:
 
     # The directory of the backup.
 
-    def _prepare(self, location: str) -> None:
+    def _prepare(self, location: str, own: str) -> None:
         """Make the directory, refuse one that cannot hold a backup, and lock it."""
         files = self.files
         refuse_overlap(files, location, self.to)
+        for above in _ancestors(self.to)[1:]:
+            if files.stat(f"{above}/{MANIFEST}") is not None and files.stat(f"{above}/{DATA}") is not None:
+                hint = "Nothing was changed; name a directory outside of it."
+                raise OpenError(f"{self.to} lies inside the backup {above}.", hint=hint)
         stat = files.stat(self.to)
         if stat is None:
             make_directories(files, self.to)
         elif not stat.directory:
-            raise NotALogError(f"{self.to} is a file, not a directory.", hint=_NAME_ANOTHER)
+            raise NotALogError(f"{self.to} is a file, not a directory.", hint=NAME_ANOTHER)
         elif files.stat(f"{self.to}/{MANIFEST}") is None:
             sync_name(files, self.to)
-        foreign = [name for name in files.list_directory(self.to) if name not in OWN_NAMES]
-        if foreign:
-            raise NotALogError(f"{self.to} is not a backup: it holds {foreign[0]!r}.", hint=_NAME_ANOTHER)
+        names = refuse_foreign(files, self.to)
+        if LOCK not in names:
+            # Nothing is written into what is not a backup, not even a lock.
+            refuse_foreign_data(files, self.to, names, own)
         self.lock = files.open(f"{self.to}/{LOCK}", create=True)
         if not files.lock(self.lock):
             pid = files.lock_holder(self.lock)
             files.close(self.lock)
             raise LockedError(f"{self.to} is in use by another backup or restore (process {pid}).", pid=pid)
+        try:
+            refuse_foreign_data(files, self.to, refuse_foreign(files, self.to), own)
+        except BaseException:
+            files.close(self.lock)
+            raise
+
+    def _not_writable(self, error: OSError) -> ReadOnlyError:
+        return ReadOnlyError(
+            f"The file system of {self.to} is read-only: {error.strerror}.",
+            hint="The log is not changed, and a backup that was there before is whole; "
+            "make the file system of the backup writable, or name another directory.",
+        )
 
     def _refuse_others(self, before: Manifest | None, own: str) -> None:
         if before is not None and before.logs[0].id != own:
@@ -128,6 +159,7 @@ class Backup:
     def _remember(self, before: Manifest) -> None:
         """What need not be copied again: files that are there as the manifest says."""
         for log in before.logs:
+            self.earlier[log.id] = log.damage
             for part in log.partitions:
                 for segment in part.segments:
                     path = f"{self.to}/{DATA}/{log.id}/{segment.file_name(part.topic_id, part.partition)}"
@@ -136,24 +168,30 @@ class Backup:
                         self.old[log.id, part.topic_id, part.partition, segment.base] = segment
 
     def _clean(self, before: Manifest | None) -> None:
-        """Remove what a killed backup left half written; whole files stay until another manifest is on disk.
+        """Remove what a killed backup left: the lock says that nobody else is at work.
 
         A directory that no manifest names is made anew: the sync of its name may have failed.
         """
         files = self.files
         data = f"{self.to}/{DATA}"
         if before is None and files.stat(data) is not None:
-            remove_tree(files, data)
+            remove(files, *unnamed(files, self.to, {}))
+            files.remove_directory(data)
         if files.make_directory(data):
             files.sync_directory(self.to)
-        named = before.names() if before is not None else {}
-        for name in files.list_directory(data):
-            if name not in named:
-                remove_tree(files, f"{data}/{name}")
-                continue
-            for inner in files.list_directory(f"{data}/{name}"):
-                if inner.endswith(PART):
-                    files.remove_file(f"{data}/{name}/{inner}")
+        if before is None:
+            return
+        named = before.names()
+        found, directories = unnamed(files, self.to, named)
+        remove(files, [path for path in found if path.endswith(PART)], [])
+        whole = [path for path in found if not path.endswith(PART)]
+        if whole or directories:
+            # On disk there may be the manifest before this one, which names them: its name counts as synced even if
+            # that failed, so it is made anew.
+            for log in named:
+                files.make_directory(f"{data}/{log}")
+            self._install(before)
+            remove(files, whole, directories)
 
     def _install(self, manifest: Manifest) -> None:
         """From the rename on the new backup is the backup."""
@@ -176,16 +214,17 @@ class Backup:
 
     def _sweep(self, manifest: Manifest) -> None:
         """Remove what the manifest on disk does not name."""
-        files = self.files
-        named = manifest.names()
-        data = f"{self.to}/{DATA}"
-        for name in files.list_directory(data):
-            if name not in named:
-                remove_tree(files, f"{data}/{name}")
-                continue
-            for inner in files.list_directory(f"{data}/{name}"):
-                if inner not in named[name]:
-                    files.remove_file(f"{data}/{name}/{inner}")
+        try:
+            remove(self.files, *unnamed(self.files, self.to, manifest.names()))
+        except OSError as error:
+            raise StorageError(
+                f"The backup in {self.to} is new and whole, but what it no longer needs could not be removed: "
+                f"{error.filename or self.to}: {error.strerror or error}.",
+                errno=error.errno,
+                path=error.filename or self.to,
+                hint="The log is not changed, and nothing has to be copied again; look at the disk and its "
+                "permissions: the next backup into this directory removes the rest.",
+            ) from error
 
     # The logs.
 
@@ -210,8 +249,10 @@ class Backup:
                     taken,
                     self.old,
                     self.tell,
-                    strict=moment.linking or attempt == ATTEMPTS_MAX - 1,
+                    linked=moment.linking,
+                    last=attempt == ATTEMPTS_MAX - 1,
                     allow_damage=self.allow_damage,
+                    earlier=self.earlier.get(log_id, ()),
                 )
                 self.total = self.done + copying.bytes
                 part = copying.run(source.namespace)
@@ -223,7 +264,8 @@ class Backup:
                 moment.close()
         raise StorageError(
             f"Segments of {source.location} were removed faster than they could be copied.",
-            hint="The backup of before is whole; the file system has no hard links, so try again when less is removed.",
+            hint="No damage was found, and the backup of before, if there is one, is whole; there were no hard links "
+            "to keep the segments, so try again when less is removed.",
         )
 
     def tell(self, count: int) -> None:
@@ -258,9 +300,6 @@ class Backup:
             journal_held_ms=self.held_seconds * 1e3,
             seconds=seconds,
         )
-
-
-_NAME_ANOTHER = "Nothing was written there; name a new or empty directory, or an earlier backup of this log."
 
 
 def refuse_overlap(files: Files, source: str, other: str, what: str = "log") -> None:

@@ -104,8 +104,9 @@ class Moment:
                 raise
             # Also when the disk is full: then a backup is wanted most.
             self.linking = False
-        store.refresh()
+        # In this order: a partition that is made in between is listed now, and counts as changed under the lock.
         before = self._look()
+        store.refresh()
         self.columns = _columns(before)
         bases = _states(before, [place.slot for place in self._places()])
         for place in self._places():

@@ -122,6 +122,10 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def is_link(self, path: str) -> bool:
+        """Whether `path` is a symbolic link, wherever it leads."""
+        return os.path.islink(path)
+
     def stat_open(self, fd: int) -> Stat:
         return _stat_of(os.fstat(fd))
 
@@ -137,6 +141,8 @@ class Files:
             if exist_ok and os.path.isdir(path):
                 return False
             raise
+        if os.geteuid() == 0:
+            _hand_over(path)
         return True
 
     def remove_file(self, path: str) -> None:
@@ -186,6 +192,12 @@ class Files:
             flags |= os.O_DIRECTORY
         # Collected in C: an interrupt cannot fall between the system's answer and the store of the descriptor.
         made = [*map(os.open, (path,), (flags,), (0o666,))]
+        if (create or exclusive) and os.geteuid() == 0:
+            try:
+                _hand_over(path, made[0])
+            except BaseException:
+                os.close(made[0])
+                raise
         return made[0]
 
     def read(self, fd: int, count: int, position: int) -> bytes:
@@ -326,6 +338,19 @@ def _stat_of(result: os.stat_result) -> Stat:
     return Stat(result.st_size, result.st_dev, result.st_ino, (result.st_mode & 0o170000) == 0o040000)
 
 
+def _hand_over(path: str, descriptor: int | None = None) -> None:
+    """Give what root created to whom the directory around it belongs, who else could not go on with their own log."""
+    parent = os.stat(os.path.dirname(path) or ".")
+    made = path if descriptor is None else descriptor
+    if parent.st_uid and not os.stat(made).st_uid:
+        try:
+            os.chown(made, parent.st_uid, parent.st_gid)
+            os.chmod(made, parent.st_mode & (0o7777 if descriptor is None else 0o666))
+        except OSError:
+            # Where even root may not, it stays root's.
+            return
+
+
 def _memory(fd: int, size: int, protection: int) -> mmap.mmap:
     # Touching a mapped page beyond the end of its file kills the process.
     if os.fstat(fd).st_size < size:
@@ -416,7 +441,10 @@ class _Request:
 
 
 def remove_tree(files: Files, path: str) -> None:
-    """Remove a directory and all below it."""
+    """Remove a directory and all below it; of a symbolic link the link alone, never what it leads to."""
+    if files.is_link(path):
+        files.remove_file(path)
+        return
     for name in files.list_directory(path):
         below = f"{path}/{name}"
         stat = files.stat(below)
