@@ -146,8 +146,8 @@ def test_what_is_no_log(path, tmp_path):
     assert "a file" in only(path / "notes.txt", "not-a-log").what
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     assert "nothing at" in only(tmp_path / "link", "not-a-log").what
-    fill(tmp_path / "half")
-    (tmp_path / "half" / "tailrace.json").unlink()
+    for name in ("journal", "catalog", "topics"):
+        (tmp_path / "half" / name).mkdir(parents=True)
     assert "not made to the end" in only(tmp_path / "half", "not-a-log").what
 
 

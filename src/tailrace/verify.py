@@ -11,6 +11,7 @@ from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import Header, salt_chain
 from tailrace.disk.journal import SECTOR_BYTES, SECTORS, JournalFile, journal_numbers
+from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.reader import lost_reason
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -24,6 +25,7 @@ from tailrace.disk.segment import (
 from tailrace.disk.tails import DAMAGED, FAILED, word_of
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.names import is_internal
+from tailrace.namespaces import nameless_in
 from tailrace.types import Damage, VerifyReport
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def verify(engine: Engine, match: str = "...", progress: Progress | None = None)
 
     Reading goes on behind each damage, and every damaged range is reported. `progress` is told (bytes done, bytes in
     all). What other processes append meanwhile is left for the next time. Only records of users' topics are counted.
+    VersionError when nothing is damaged, and something is of a version that only a newer Tailrace knows.
     """
     return _Verifier(engine, progress).run(match)
 
@@ -71,6 +74,8 @@ class _Verifier:
         self.records = self.segments = 0
         self.damage: list[Damage] = []
         self.lost: list[Damage] = []
+        # What only a newer version can read.
+        self.newer: list[Damage] = []
         self.looked: list[tuple[str | None, Partition]] = []
 
     def run(self, match: str) -> VerifyReport:
@@ -91,6 +96,11 @@ class _Verifier:
         self._check_journal()
         self._check_words()
         self._check_failed()
+        self._check_namespaces()
+        if self.newer and not self.damage:
+            # It is whole as far as this version can tell, and that is not known of all of it.
+            raise VersionError(f"{self.newer[0].file}: {self.newer[0].reason}")
+        self.damage += self.newer
         seconds = self.files.monotonic() - began
         return VerifyReport(
             self.done, self.records, self.segments, tuple(self.damage), seconds, tuple(self.lost)
@@ -154,7 +164,8 @@ class _Verifier:
         try:
             self._check_open(file, descriptor)
         except VersionError as error:
-            self._report_file(file, file.base, 0, str(error))
+            partition = None if file.topic is None else file.partition.index
+            self.newer.append(Damage(file.topic, partition, file.base, file.stop - 1, file.path, 0, error.message))
         finally:
             self.files.close(descriptor)
         self.segments += 1
@@ -319,6 +330,15 @@ class _Verifier:
         """Whether anything was ever written to each header: a maker may have died before."""
         for at in SECTORS:
             yield any(self.files.read(file.descriptor, SECTOR_BYTES, at))
+
+    # The namespaces.
+
+    def _check_namespaces(self) -> None:
+        """Those that nobody can open any more; the others are logs of their own."""
+        for name, location in nameless_in(self.files, self.store.path):
+            file = f"{location}/{IDENTITY_NAME}"
+            reason = f"the identity of the namespace {name!r} is missing"
+            self.damage.append(Damage(None, None, None, None, file, 0, reason))
 
     # Reporting.
 

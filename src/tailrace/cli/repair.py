@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from .resume import again
 if TYPE_CHECKING:
     from tailrace.types import RepairReport
 
+# How the directory of a namespace is named.
+_ESCAPED = re.compile("([a-z0-9_-]|%[0-9A-F]{2})+")
 _FIELDS = ("namespace", "what", "topic", "partition", "first", "last", "why")
 
 
@@ -209,10 +212,17 @@ def _entries(location: str) -> list[str]:
 
 def _namespaces(location: str) -> list[str]:
     """The namespaces of a log that need not be one that can be opened."""
-    inner = [
-        name for name in _entries(location) if os.path.isdir(os.path.join(location, "namespaces", name, "catalog"))
-    ]
-    return [_name_of(name) for name in inner]
+    return [_name_of(name) for name in _entries(location) if _is_log(os.path.join(location, "namespaces", name))]
+
+
+def _is_log(location: str) -> bool:
+    """Whether a repair can be asked to look at a directory, whatever is missing there: topics alone are no log."""
+    if not _ESCAPED.fullmatch(os.path.basename(location)):
+        # Somebody else's directory, or what a drop is removing, is not a namespace.
+        return False
+    marks = ("tailrace.json", "catalog", "tails")
+    holds = any(os.path.isdir(os.path.join(location, name)) for name in ("catalog", "topics"))
+    return holds and any(os.path.exists(os.path.join(location, name)) for name in marks)
 
 
 def _name_of(escaped: str) -> str:

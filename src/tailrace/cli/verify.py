@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.errors import VersionError
+
 from .arguments import is_pattern
 from .candidates import complete_topics, near
 from .commands import command as make_command
@@ -17,6 +19,7 @@ from .output import Progress, human_size, to_json, write, write_rows
 
 if TYPE_CHECKING:
     from tailrace import Log
+    from tailrace.types import VerifyReport
 
 _FIELDS = ("namespace", "topic", "partition", "first", "last", "file", "position", "reason")
 _EVERYTHING = "..."
@@ -53,6 +56,8 @@ def command(invocation: Invocation, match: str) -> None:
             f"{ranges} found in {read}.",
             "Records outside of them are readable; see what can be done with: tailrace repair --dry-run",
         )
+    if verifying.newer is not None:
+        raise verifying.newer
     known = f", {counted(len(verifying.lost), 'lost range')} known from a repair" if verifying.lost else ""
     invocation.note(f"No damage: {read}{known}, in {verifying.seconds:.2f} s.")
 
@@ -69,6 +74,8 @@ class Verifying:
         self.damage: list[dict[str, Any]] = []
         # What a repair left placeholders for: known, and no damage.
         self.lost: list[dict[str, Any]] = []
+        # What this version of Tailrace cannot judge: no damage, and not known to be sound.
+        self.newer: VersionError | None = None
         self.spaces: list[str] = []
         self.matched = match == _EVERYTHING
         self.names: set[str] = set()
@@ -79,17 +86,21 @@ class Verifying:
         self._look_for_topics(log)
         progress = Progress(self.invocation, "verifying" if space is None else f"verifying {space!r}")
         try:
-            report = log.verify(self.match, progress=progress.callback)
+            self._add(log.verify(self.match, progress=progress.callback), space)
+        except VersionError as error:
+            self.newer = self.newer or error
         finally:
             progress.clear()
+        for name in log.namespaces():
+            self._enter(log, name, name if space is None else f"{space}/{name}")
+
+    def _add(self, report: VerifyReport, space: str | None) -> None:
         self.records += report.checked_records
         self.bytes += report.checked_bytes
         self.segments += report.checked_segments
         self.seconds += report.seconds
         self.damage += [{"namespace": space, **damage.to_json()} for damage in report.damage]
         self.lost += [{"namespace": space, **damage.to_json()} for damage in report.lost]
-        for name in log.namespaces():
-            self._enter(log, name, name if space is None else f"{space}/{name}")
 
     def _enter(self, log: Log, name: str, space: str) -> None:
         from tailrace.errors import DataError, NotALogError
@@ -98,6 +109,9 @@ class Verifying:
             inner = self.invocation.inner(log, name)
         except NotALogError:
             # Dropped in this moment.
+            return
+        except VersionError as error:
+            self.newer = self.newer or error
             return
         except (DataError, CommandError) as error:
             row = dict.fromkeys(_FIELDS) | {"namespace": space, "file": log.location, "position": 0}
@@ -144,5 +158,5 @@ class Verifying:
             "damage": self.damage,
             "lost": self.lost,
             "seconds": self.seconds,
-            "ok": not self.damage,
+            "ok": not self.damage and self.newer is None,
         }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.gauges import collect
-from tailrace.disk.opening import IDENTITY_NAME, OWN_NAMES, RESTORING_NAME, read_identity
+from tailrace.disk.opening import IDENTITY_NAME, OWN_NAMES, RESTORING_NAME, lacks_identity, read_identity
 from tailrace.disk.repair.write import UNFINISHED_NAME
 from tailrace.doctor.commands import Commands, quote
 from tailrace.doctor.kinds import KINDS, finding, named, worst_first
@@ -19,7 +19,6 @@ from tailrace.doctor.lagging import look as look_at_groups
 from tailrace.doctor.looking import (
     LINKS,
     QUARANTINE,
-    Journal,
     Place,
     Words,
     lasting,
@@ -33,11 +32,14 @@ from tailrace.doctor.machine import Machine
 from tailrace.doctor.segments import Survey, survey
 from tailrace.doctor.space import check_room, check_segments, expect, growth_of, rate_of
 from tailrace.doctor.state import (
+    UPGRADE,
     check_damage,
+    check_directories,
     check_journal,
     check_leftovers,
     check_locks,
     check_lost,
+    check_newer,
     check_recovery,
     check_staged,
     check_words,
@@ -52,7 +54,7 @@ from tailrace.doctor.surroundings import (
 from tailrace.engine import Engine
 from tailrace.errors import CorruptionError, NotALogError, RecoveryNeededError, TailraceError, VersionError
 from tailrace.names import is_internal
-from tailrace.namespaces import namespaces_in
+from tailrace.namespaces import nameless_in, namespaces_in
 from tailrace.options import Tuning
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ class _Examination:
             yield finding("identity-damaged", f"{error.message.rstrip('.')}.", self._repair)
             return
         except VersionError as error:
-            yield finding("newer-version", error.message, "pip install --upgrade tailrace")
+            yield finding("newer-version", error.message, UPGRADE)
             return
         except OSError as error:
             yield self._unreadable(error, "Looking at the directory")
@@ -131,11 +133,12 @@ class _Examination:
         if RESTORING_NAME in names:
             what = f"{self.path} is not a log yet: a restore into it has not finished."
             return finding("not-a-log", what, f"tailrace restore BACKUP {where}")
+        if lacks_identity(self.files, self.path):
+            what = f"{self.path}/{IDENTITY_NAME} is missing, though a log lies here."
+            return finding("identity-damaged", what, self._repair)
         foreign = [name for name in names if name not in OWN_NAMES]
         if names and not foreign:
-            what = (
-                f"{self.path} holds files of a log, and no {IDENTITY_NAME}: it was not made to the end, or it is gone."
-            )
+            what = f"{self.path} holds files of a log, and no {IDENTITY_NAME}: it was not made to the end."
         elif names:
             what = f"{self.path} is not a log: it holds {named(map(repr, foreign))} and no {IDENTITY_NAME}."
         else:
@@ -154,6 +157,8 @@ class _Examination:
             yield from check()
         except CorruptionError as error:
             yield finding("damaged-range", f"{what} met damage: {error}.", self._repair)
+        except VersionError as error:
+            yield finding("newer-version", f"{what} met what is newer: {error.message}", UPGRADE)
         except (TailraceError, OSError) as error:
             yield self._unreadable(error, what)
 
@@ -189,6 +194,8 @@ class _Examination:
         except CorruptionError as error:
             code = "tails-damaged" if (error.path or "").endswith("/tails") else "catalog-damaged"
             yield finding(code, f"{error}.", self._repair)
+        except VersionError as error:
+            yield finding("newer-version", error.message, UPGRADE)
         except (TailraceError, OSError) as error:
             yield self._unreadable(error, "Opening the log for reading")
         try:
@@ -209,9 +216,7 @@ class _Examination:
             words = lasting(before, read_words(self.files, self.path, log_id, catalog))
         yield from check_locks(locks, self.machine, now_us, commands)
         yield from check_words(words, locks, commands)
-        journal = Journal()
-        if self.files.stat(f"{self.path}/journal") is not None:
-            journal = read_journal(self.files, self.path, log_id)
+        journal = read_journal(self.files, self.path, log_id)
         yield from check_recovery(words, journal, locks, commands)
         yield from check_journal(words, journal, commands)
         unfinished = f"{self.path}/{UNFINISHED_NAME}"
@@ -239,6 +244,8 @@ class _Examination:
             found = survey(opened.engine)
             yield from check_damage(found.damage, self.commands)
             yield from check_lost(found.lost, self.commands)
+            yield from check_directories(found.missing, self.commands)
+            yield from check_newer(found.newer)
 
         yield from self._guarded("Looking at the segments", segments)
         yield from self._guarded("Looking at the groups", lambda: self._groups(opened.engine, found))
@@ -286,17 +293,34 @@ class _Examination:
     def _namespaces(self) -> Iterator[Finding]:
         deadline = self.files.monotonic() + NAMESPACES_SECONDS
         left = []
-        for name, location in namespaces_in(self.files, self.path):
+        for name, location in [*namespaces_in(self.files, self.path), *nameless_in(self.files, self.path)]:
             if self.files.monotonic() > deadline:
                 left.append(name)
                 continue
-            commands = Commands(self.path, name, location)
-            for each in _Examination(self.files, self.machine, location, commands, inner=True).run():
-                yield each._replace(what=f"Namespace {name!r}: {each.what}")
+            yield from self._namespace(name, location)
         if left:
             what = f"{len(left):,} namespaces were not looked at, for want of time: {named(left)}."
             yield finding("not-looked-at", what, Commands(self.path, left[0]).tailrace("doctor"))
 
+    def _namespace(self, name: str, location: str) -> Iterator[Finding]:
+        """What there is to say of one, unless it was dropped meanwhile: half of it looks damaged."""
+        commands = Commands(self.path, name, location)
+        before = _known_id(self.files, location)
+        found = list(_Examination(self.files, self.machine, location, commands, inner=True).run())
+        if _known_id(self.files, location) == before:
+            for each in found:
+                if each.code != "not-a-log":
+                    yield each._replace(what=f"Namespace {name!r}: {each.what}")
+
+
+def _known_id(files: Files, path: str) -> bytes | None:
+    """The id of the log at a path, None without one; empty where it cannot be read."""
+    try:
+        identity = read_identity(files, path)
+    except (TailraceError, OSError):
+        return b""
+    return None if identity is None else identity[0]
+
 
 def _is_busy(words: Words) -> bool:
-    return bool(words.slots or words.unresolved or words.mismatches)
+    return bool(words.slots or words.unresolved or words.mismatches or words.blind)

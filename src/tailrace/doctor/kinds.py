@@ -51,6 +51,7 @@ KINDS = {
         "They are read-only in every process, and reading the damaged range raises CorruptionError.",
     ),
     "damaged-range": Kind("error", "These records cannot be read; those before and behind them can."),
+    "damaged-directory": Kind("error", "Appends to them fail with StorageError; no record is lost by it."),
     "journal-damaged": Kind("error", "Commits over several partitions that only the journal has may be lost."),
     "lost-range": Kind(
         "note",

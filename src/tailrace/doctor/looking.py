@@ -10,6 +10,8 @@ from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.journal import JournalFile, journal_numbers
 from tailrace.disk.repair.journal import salvage
 from tailrace.disk.tails import (
+    BLOCK_A,
+    BLOCK_B,
     DIRTY,
     END,
     FAILED,
@@ -67,6 +69,8 @@ class Words(NamedTuple):
     slots: tuple[Slot, ...] = ()
     # Slots whose words and checksummed blocks say different things, again and again.
     mismatches: tuple[str, ...] = ()
+    # Slots of which neither checksummed block checks.
+    blind: tuple[str, ...] = ()
     # Whether they name another file than themselves: with another boot a disk may have another number.
     copied: bool = False
 
@@ -138,6 +142,7 @@ def lasting(before: Words | None, after: Words | None) -> Words | None:
         ),
         unresolved=after.unresolved if after.unresolved == before.unresolved else 0,
         mismatches=tuple(name for name in after.mismatches if name in before.mismatches),
+        blind=tuple(name for name in after.blind if name in before.blind),
     )
 
 
@@ -165,8 +170,17 @@ def _words(files: Files, tails: Tails, log_id: bytes, catalog: Catalog | None) -
         words[UNRESOLVED_WORD],
         tuple(slots),
         tuple(slot_name(catalog, slot) for slot, _, _ in mismatches),
+        tuple(slot_name(catalog, slot) for slot in range(CATALOG_SLOT + 1, count) if _is_blind(tails, slot)),
         inode != stat.inode or (boot == files.boot_id() and device != stat.device),
     )
+
+
+def _is_blind(tails: Tails, slot: int) -> bool:
+    """Whether neither block of a slot in use checks, though one was stored: whoever asks looks twice."""
+    words, word = tails.words, word_of(slot)
+    # A first block that does not check was being stored when its writer died: nothing was published yet.
+    never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not words[word + END]
+    return bool(words[word + INCARNATION]) and not never and tails.read_block(slot) is None
 
 
 def slot_name(catalog: Catalog | None, slot: int) -> str:
@@ -188,6 +202,8 @@ def partition_name(topic: str, partition: int) -> str:
 def read_journal(files: Files, path: str, log_id: bytes) -> Journal:
     """What lies in the journal: how many entries count, and what is damaged."""
     directory = f"{path}/journal"
+    if files.stat(directory) is None:
+        return Journal(damaged=(f"the directory {directory} is missing",))
     size = entries = 0
     damaged = []
     numbers = journal_numbers(files, directory)

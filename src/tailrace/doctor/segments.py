@@ -59,6 +59,10 @@ class Survey(NamedTuple):
     damage: tuple[Damage, ...] = ()
     # What a repair left placeholders for.
     lost: tuple[Damage, ...] = ()
+    # Partitions without records that have no directory either.
+    missing: tuple[str, ...] = ()
+    # What is of a newer version, in words.
+    newer: tuple[str, ...] = ()
     # By topic, how many segments there are.
     counts: dict[str, int] = {}
     # Paths of staged segments.
@@ -78,6 +82,8 @@ class _Survey:
         self.looks: list[Look] = []
         self.damage: list[Damage] = []
         self.lost: list[Damage] = []
+        self.missing: list[str] = []
+        self.newer: list[str] = []
         self.counts: dict[str, int] = {}
         self.staged: list[str] = []
 
@@ -95,7 +101,10 @@ class _Survey:
             except FileNotFoundError:
                 # Removed or dropped in this moment.
                 continue
-        return Survey(tuple(self.looks), tuple(self.damage), tuple(self.lost), self.counts, tuple(self.staged))
+        return Survey(
+            tuple(self.looks), tuple(self.damage), tuple(self.lost), tuple(self.missing), tuple(self.newer),
+            self.counts, tuple(self.staged),
+        )  # fmt: skip
 
     def _partitions(self) -> Iterator[tuple[str, Partition]]:
         for entry in list(self.catalog.by_name.values()):
@@ -108,21 +117,33 @@ class _Survey:
         block = self.store.tails.read_block(partition.slot)
         state = block[1] if block is not None and block[2] == partition.incarnation else None
         start, end = partition.start, partition.end
-        names = self.files.list_directory(partition.path)
-        bases = sorted(base for name in names if (base := segment_base(name)) is not None and base < end)
+        try:
+            names = self.files.list_directory(partition.path)
+        except FileNotFoundError:
+            # A drop ends a partition before it removes the directory: one that is alive has lost it.
+            names = None
+        bases = sorted(base for name in names or () if (base := segment_base(name)) is not None and base < end)
         if not partition.alive:
             if not self.store.is_dropped(partition.slot):
                 self._report(topic, partition, None, None, self.store.tails.path, "its slot in the tails was cleared")
             return
+        if names is None and end > start:
+            self._report(topic, partition, start, end - 1, partition.path, "its directory is missing")
+            return
+        if names is None:
+            self.missing.append(partition_name(topic, partition.index))
+            return
         self.staged += [f"{partition.path}/{name}" for name in names if name.endswith(".staged")]
         self.counts[topic] = self.counts.get(topic, 0) + len(bases)
-        known = len(self.damage)
-        if bases and bases[0] > start and not self._gone(partition, bases[0]):
-            self._report(topic, partition, start, bases[0] - 1, partition.path, "a segment is missing")
+        known = len(self.damage) + len(self.newer)
+        # Without any segment everything up to the end is missing.
+        first = bases[0] if bases else end
+        if first > start and not self._gone(partition, first):
+            self._report(topic, partition, start, first - 1, partition.path, "a segment is missing")
         for base, stop in list(pairwise([*bases, end]))[-SEGMENTS_MAX:]:
             if stop > start:
                 self._segment(topic, partition, state, base, stop)
-        if len(self.damage) == known:
+        if len(self.damage) + len(self.newer) == known:
             self._sample(topic, partition, start, end)
 
     def _segment(self, topic: str, partition: Partition, state: State | None, base: int, stop: int) -> None:
@@ -148,7 +169,8 @@ class _Survey:
                 newest = None if frame is None else frame.max_time
             if footer is not None and footer.records < footer.span:
                 self._find_lost(topic, partition, path, base, descriptor, footer)
-        except VersionError:
+        except VersionError as error:
+            self.newer.append(f"{path}: {error.message}")
             return
         finally:
             self.files.close(descriptor)
@@ -208,8 +230,10 @@ class _Survey:
                     if self._is_lost(topic, partition, first):
                         continue
                     self._report(topic, partition, first, last, error.path or partition.path, error.message)
-        except (OffsetOutOfRangeError, TopicNotFoundError, VersionError):
+        except (OffsetOutOfRangeError, TopicNotFoundError):
             return
+        except VersionError as error:
+            self.newer.append(f"{partition.path}: {error.message}")
         except StorageError as error:
             self._report(topic, partition, None, None, error.path or partition.path, error.message)
         finally:

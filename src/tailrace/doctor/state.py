@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.doctor.machine import Machine
     from tailrace.types import Damage, Finding
 
+UPGRADE = "pip install --upgrade tailrace"
 # More files than this are never there for long.
 JOURNAL_FILES_MAX = 4
 # A staged segment that is so old belongs to nobody who is still at work.
@@ -47,6 +48,11 @@ def check_words(words: Words | None, locks: Locks | None, commands: Commands) ->
     if words.mismatches:
         told = named(words.mismatches)
         yield finding("tails-damaged", f"The tails file is damaged, in the slots of {told}.", writing)
+    # Where a writer met it, the partition is called damaged already.
+    blind = [name for name in words.blind if name not in damaged]
+    if blind:
+        what = f"The tails file is damaged: neither of the two blocks checks that say how {named(blind)} goes on."
+        yield finding("tails-damaged", what, commands.tailrace("repair", options=("--dry-run",)))
     held = {each.name for each in locks.held} if locks is not None else set()
     # Whoever holds the journal is about to decide it.
     if (words.unresolved or any(slot.pending for slot in words.slots)) and not held:
@@ -131,12 +137,25 @@ def check_damage(damage: Sequence[Damage], commands: Commands) -> Iterator[Findi
         told = named(
             f"{each.first} to {'the end' if each.last is None else each.last} ({each.reason})"
             if each.first is not None
-            else f"unknown offsets ({each.reason})"
+            else f"unknown ({each.reason})"
             for each in ranges
         )
         files = named(dict.fromkeys(each.file for each in ranges))
         what = f"Records of {place} are damaged: offsets {told}; in {files}."
         yield finding("damaged-range", what, commands.tailrace("repair", options=("--dry-run",)))
+
+
+def check_directories(missing: Sequence[str], commands: Commands) -> Iterator[Finding]:
+    """Partitions that have no records, and no directory any more for those to come."""
+    if missing:
+        what = f"The directory is missing of {counted(len(missing), 'partition')} without records: {named(missing)}."
+        yield finding("damaged-directory", what, commands.tailrace("repair", options=("--dry-run",)))
+
+
+def check_newer(newer: Sequence[str]) -> Iterator[Finding]:
+    """Segments of a newer version."""
+    if newer:
+        yield finding("newer-version", f"Records cannot be read: {named(each.rstrip('.') for each in newer)}.", UPGRADE)
 
 
 def check_lost(lost: Sequence[Damage], commands: Commands) -> Iterator[Finding]:
