@@ -525,6 +525,32 @@ def test_trim_of_many_partitions(log):
     assert {index: bounds.earliest for index, bounds in topic.offsets().items()} == {0: 3, 1: 2}
 
 
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_trim_of_a_damaged_partition_is_refused_and_stays_so(tmp_path, noticed):
+    """Not even a recovery finds a trim that was refused."""
+    with tailrace.open(tmp_path / "shop") as log:
+        topic = log.topic("orders", segment_bytes="4KiB")
+        for _ in range(50):
+            topic.append(b"x" * 200)
+    newest = max((tmp_path / "shop").glob("topics/*/0/*.seg"))
+    with newest.open("r+b") as file:
+        file.seek(5)
+        file.write(b"\xff" * 8)
+    with tailrace.open(tmp_path / "shop") as log:
+        topic = log.topic("orders")
+        if noticed:
+            with pytest.raises(errors.CorruptionError):
+                topic.append("x")
+        with pytest.raises(errors.CorruptionError, match="read-only"):
+            topic.trim(10)
+        assert topic.offsets()[0].earliest == 0
+    (tmp_path / "shop" / "tails").unlink()
+    tailrace.open(tmp_path / "shop").close()
+    with tailrace.open(tmp_path / "shop", "r") as log:
+        assert log.topic("orders").offsets()[0].earliest == 0
+        assert log.topic("orders").get(0).value == b"x" * 200
+
+
 def test_a_dropped_topic_is_gone_and_may_come_back(log):
     topic, other = log.topic("orders"), log.topic("orders")
     topic.append("old")

@@ -266,6 +266,22 @@ def test_a_damaged_segment_keeps_what_is_behind_it(log, clock):
     assert report.kept[1].why == "older records before it stay, from 3 on"
 
 
+def test_nothing_is_recorded_for_a_partition_that_is_damaged(log, tmp_path):
+    topic = log.topic("orders", segment_bytes=4096, retain_bytes=4096)
+    fill(topic, 4)
+    newest, last = files(topic)[-1], log.engine.partition(log.engine.entry("orders"), 0).state.last
+    log.close()
+    with newest.open("r+b") as file:
+        file.seek(last)
+        file.write(b"\xff" * 8)
+    with tailrace.open(tmp_path / "log") as again:
+        report = again.vacuum()
+        assert not report.removed
+        assert any("read-only" in note.why for note in report.kept)
+        assert again.engine.entry("orders").trims == {}
+        assert again.topic("orders").offsets()[0].earliest == 0
+
+
 def test_internal_topics_are_not_touched(log, clock):
     topic = log.topic("orders", retain="1h", segment_bytes=4096)
     fill(topic, 2)

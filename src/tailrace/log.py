@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from tailrace import engine as engines
 from tailrace import worker
 from tailrace.disk.home import storage_error
+from tailrace.disk.opening import lacks_identity
 from tailrace.errors import (
     ClosedError,
     CorruptionError,
@@ -20,6 +21,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
+from tailrace.handlers import refuse_handler
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.locations import log_path, not_opened, other_path
 from tailrace.names import (
@@ -30,6 +32,7 @@ from tailrace.names import (
 from tailrace.namespaces import (
     NAMESPACE_VARIABLE,
     drop_namespace,
+    finish_drops,
     is_there,
     namespace_path,
     namespaces_in,
@@ -288,11 +291,13 @@ class Log:
             raise ClosedError("The log is closed.")
         path = namespace_path(self.location, name)
         if not is_there(engines.FILES, path):
-            if self.mode == "r":
+            if self.mode == "r" and not lacks_identity(engines.FILES, path):
                 raise no_namespace(engines.FILES, self.location, name)
             if not is_there(engines.FILES, self.location):
                 # Makes the log, or refuses a directory that is something else.
                 Log(self.location, "a", None, False, self.io, self.timeout).opened().close()
+            if self.mode != "r":
+                finish_drops(engines.FILES, self.location)
         return Log(path, self.mode, self.durable, self.exclusive, self.io, self.timeout).opened()
 
     def namespaces(self) -> list[str]:
@@ -301,7 +306,9 @@ class Log:
 
     def drop_namespace(self, name: str) -> None:
         """Forget a namespace with everything in it; LockedError while any process has it open, or one inside it."""
-        drop_namespace(self.writing().files, self.location, name)
+        files = self.writing().files
+        with self._reading("Dropping a namespace"):
+            drop_namespace(files, self.location, name)
 
     # State.
 
@@ -449,6 +456,8 @@ class Log:
     def close(self) -> None:
         """Bring everything appended to disk, end followers, give everything back; a second call waits for the first."""
         self._refuse_callback("Log.close()")
+        if self.live is not None:
+            refuse_handler(self.live, "Log.close()")
         with self.closing:
             if not self.closed:
                 try:

@@ -219,7 +219,7 @@ ORDERS = (
                  "write_identity(self.files, self.path, b\"0\" * 16, {\"journal_bytes\": 16_384})\n"
                  '    for name in ("journal", "catalog", "topics"):')),
     order("identity written anew", "10.1", "the rewriting of an identity whose last sync may have failed",
-          "failures in the creation of a log", "Opening /log failed",
+          "failures in the creation of a log", "tailrace.json is missing",
           change(f"{OPENING}:_Opening.recover", "write_identity(self.files, self.path, log_id, settings)")),
     order("directories made anew", "9.1", "the removal of directories that a dead creation left",
           "failures in the creation of a log", "Opening /log failed",

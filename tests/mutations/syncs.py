@@ -139,7 +139,7 @@ SYNCS = (
          "", LAST_NAME, covered="names of identity and tails"),
     sync("names of identity and tails", "9.1, 10.6",
          "the directory syncs behind tailrace.json and behind the tails, and the rewriting of tailrace.json",
-         "power cuts in the creation of a log", "Opening /log failed", LAST_NAME, TAILS_NAME, ANEW),
+         "power cuts in the creation of a log", "tailrace.json is missing", LAST_NAME, TAILS_NAME, ANEW),
     # Recovery.
     sync("copied pages", "10.1", "the sync of the whole file system for a copy on the same boot",
          "a copy on the same boot", LOSS, change(f"{RECOVERY}.run", "self.files.sync_everything()")),

@@ -54,14 +54,16 @@ class _Restore:
         self.done = self.total = 0
         self.damage: list[Damage] = []
         self.settling = Settling(files)
+        # Descriptors that hold the locks of the backup and of the new directory until the end.
+        self.locks: list[int] = []
 
     def run(self) -> RestoreReport:
         from datetime import UTC, datetime
 
         files = self.files
         began = files.monotonic()
-        lock = self._lock()
         try:
+            self._lock_backup()
             manifest = existing_manifest(files, self.backup)
             self._prepare()
             segments = [s for log in manifest.logs for part in log.partitions for s in part.segments]
@@ -73,8 +75,8 @@ class _Restore:
             for log, log_id in reversed([*zip(manifest.logs, ids, strict=True)]):
                 self._finish(log, log_id)
         finally:
-            if lock >= 0:
-                files.close(lock)
+            while self.locks:
+                files.close(self.locks.pop())
         users = [
             (log, part)
             for log in manifest.logs
@@ -113,24 +115,22 @@ class _Restore:
 
     # Where it comes from, and where it goes.
 
-    def _lock(self) -> int:
+    def _lock_backup(self) -> None:
         """Keep a backup from being renewed meanwhile; one that cannot be locked is not written to either."""
         try:
-            lock = self.files.open(f"{self.backup}/{LOCK}")
+            self.locks.append(self.files.open(f"{self.backup}/{LOCK}"))
         except OSError:
-            return -1
-        if not self.files.lock(lock, shared=True):
-            pid = self.files.lock_holder(lock)
-            self.files.close(lock)
+            return
+        if not self.files.lock(self.locks[-1], shared=True):
+            pid = self.files.lock_holder(self.locks[-1])
             raise LockedError(f"{self.backup} is being written by another backup (process {pid}).", pid=pid)
-        return lock
 
     def _prepare(self) -> None:
-        """Have an empty directory with a mark in it that says what it will be."""
+        """Have an empty directory with a mark in it that says what it will be, locked until this restore ends."""
         files, to = self.files, self.to
         stat = files.stat(to)
         if stat is not None and stat.directory and files.stat(f"{to}/{IDENTITY_NAME}") is not None:
-            raise OpenError(f"{to} is a log already.", hint="Nothing was changed; name a new or empty directory.")
+            raise self._refused("is a log already")
         refuse_overlap(files, self.backup, to, "backup")
         above = to
         while above := above.rpartition("/")[0]:
@@ -145,20 +145,61 @@ class _Restore:
             sync_name(files, to)
         names = files.list_directory(to)
         if names and RESTORING_NAME not in names:
-            raise OpenError(
-                f"{to} is not empty: it holds {names[0]!r}.", hint="Nothing was changed; name a new or empty directory."
-            )
-        for name in (name for name in names if name != RESTORING_NAME):
+            raise self._refused(f"is not empty: it holds {names[0]!r}")
+        made = self._take_mark()
+        others = [name for name in files.list_directory(to) if name != RESTORING_NAME]
+        if IDENTITY_NAME in others or (made and others):
+            # Somebody made it a log, or began to, since it was looked at.
+            if made:
+                files.remove_file(f"{to}/{RESTORING_NAME}")
+            raise self._refused("is a log already" if IDENTITY_NAME in others else f"holds {others[0]!r} by now")
+        for name in others:
             # A restore that was killed left it; names whose sync failed are made anew.
             inner = files.stat(f"{to}/{name}")
             if inner is not None and inner.directory:
                 remove_tree(files, f"{to}/{name}")
             else:
                 files.remove_file(f"{to}/{name}")
-        if names:
-            files.remove_file(f"{to}/{RESTORING_NAME}")
-        files.close(files.open(f"{to}/{RESTORING_NAME}", exclusive=True))
+        if not made:
+            self._renew_mark()
         files.sync_directory(to)
+
+    def _take_mark(self) -> bool:
+        """Lock the mark of a restore, and whether it had to be made: without it, a dead restore left the rest."""
+        files, mark = self.files, f"{self.to}/{RESTORING_NAME}"
+        while True:
+            made = True
+            try:
+                self.locks.append(files.open(mark, exclusive=True))
+            except FileExistsError:
+                made = False
+                try:
+                    self.locks.append(files.open(mark, write=True))
+                except FileNotFoundError:
+                    continue
+            lock = self.locks[-1]
+            if not files.lock(lock):
+                pid = files.lock_holder(lock)
+                raise LockedError(
+                    f"Another restore (process {pid}) is at work in {self.to}.",
+                    pid=pid,
+                    hint="Nothing was changed; wait for it, or name another directory.",
+                )
+            # Whoever had the lock before may have finished, or have made the mark anew.
+            there = files.stat(mark)
+            if there is not None and there.inode == files.stat_open(lock).inode:
+                return made
+            files.close(self.locks.pop())
+
+    def _renew_mark(self) -> None:
+        """Give the mark a new name on disk; at no moment is there none, nor one that is not locked."""
+        files, mark = self.files, f"{self.to}/{RESTORING_NAME}"
+        self.locks.append(files.open(f"{mark}.new", exclusive=True))
+        files.lock(self.locks[-1])
+        files.rename(f"{mark}.new", mark)
+
+    def _refused(self, why: str) -> OpenError:
+        return OpenError(f"{self.to} {why}.", hint="Nothing was changed; name a new or empty directory.")
 
     def _path(self, log: LogPart) -> str:
         return "/".join([self.to, *(f"{NAMESPACES}/{escape(name)}" for name in log.namespace)])
@@ -168,6 +209,7 @@ class _Restore:
     def _restore(self, log: LogPart, log_id: bytes) -> None:
         files, path = self.files, self._path(log)
         made = self._make_directories(log, path)
+        before = len(self.damage)
         try:
             for part in log.partitions:
                 for segment in part.segments:
@@ -176,7 +218,7 @@ class _Restore:
         finally:
             self.settling.close()
         sync_all(files.sync_directory, made)
-        self._survey(log, log_id, path)
+        self._survey(log, log_id, path, [*log.damage, *self.damage[before:]])
 
     def _make_directories(self, log: LogPart, path: str) -> list[str]:
         """Every directory of a log; all of those whose names have to be brought to disk."""
@@ -199,7 +241,7 @@ class _Restore:
         try:
             source = files.open(source_path)
         except FileNotFoundError:
-            self._report(log, part, segment, source_path, "the file is missing")
+            self._report(log, part, _span(segment), source_path, "the file is missing")
             return
         try:
             target = files.open(to, exclusive=True)
@@ -213,57 +255,78 @@ class _Restore:
             files.close(source)
         if (size, crc) != (segment.size, segment.crc):
             what = f"it has {size} bytes, not {segment.size}" if size != segment.size else "its checksum is wrong"
-            self._report(log, part, segment, source_path, what)
+            self._report(log, part, _span(segment), source_path, what)
 
     def _tell(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.total, self.done))
 
-    def _report(self, log: LogPart, part: PartitionPart, segment: Segment, path: str, reason: str) -> None:
-        topic = "the catalog" if part.slot == CATALOG_SLOT else log.topics[part.topic_id]
-        first, last = segment.base, max(segment.base, segment.base + segment.span - 1)
-        if not self.allow_damage or part.slot == CATALOG_SLOT:
+    def _report(self, log: LogPart, part: PartitionPart, span: tuple[int, int], path: str, reason: str) -> None:
+        """Name offsets that the new log will not have, or refuse to go on without them."""
+        topic, catalog = _topic(log, part), part.slot == CATALOG_SLOT
+        if not self.allow_damage or catalog:
             raise CorruptionError(
                 f"The backup is damaged: {reason}",
                 topic=topic,
                 partition=part.partition,
-                first=first,
-                last=last,
+                first=span[0],
+                last=max(span),
                 path=path,
-                hint=f"{self.to} is not a log yet; take another copy of the backup and restore into it again, "
-                "or allow damage (--allow-damage) to get the rest.",
+                hint=self._hint(allowing=not catalog),
             )
-        self.damage.append(Damage(topic, part.partition, first, last, path, 0, reason))
+        self.damage.append(Damage(topic, part.partition, span[0], max(span), path, 0, reason))
 
-    def _survey(self, log: LogPart, log_id: bytes, path: str) -> None:
+    def _hint(self, *, allowing: bool) -> str:
+        # Without a catalog nothing says what the rest is.
+        rest = ", or allow damage (--allow-damage) to get the rest." if allowing and not self.allow_damage else "."
+        return f"{self.to} is not a log yet; take another copy of the backup and restore into it again{rest}"
+
+    def _survey(self, log: LogPart, log_id: bytes, path: str, known: list[Damage]) -> None:
         """Look at the new log as recovery does, compare it with the manifest, and write its tails."""
         catalog = Catalog()
         catalog.next_slot = log.next_slot
         promised = [Recovered(_place(log, part), part.state, None) for part in log.partitions]
         # First what the manifest promises: whatever is missing from that is named.
         write_tails(self.files, path, log_id, Survey(catalog, promised))
-        survey = Recovery(self.files, path, log_id, write=False).run()
+        try:
+            survey = Recovery(self.files, path, log_id, write=False).run()
+        except CorruptionError as error:
+            error.hint = self._hint(allowing=False)
+            raise
         found = {each.place.slot: each for each in survey.slots}
-        damaged = {(damage.topic, damage.partition) for damage in (*log.damage, *self.damage)}
+        damaged = {(damage.topic, damage.partition) for damage in known}
         for part in log.partitions:
             each = found.get(part.slot)
-            topic = "the catalog" if part.slot == CATALOG_SLOT else log.topics[part.topic_id]
-            if (topic, part.partition) in damaged:
+            if (_topic(log, part), part.partition) in damaged:
                 continue
             wrong = "it is not in the catalog" if each is None else each.damage
             if each is not None and (each.state.end, each.state.start) != (part.state.end, part.state.start):
                 wrong = wrong or "its segments begin or end elsewhere than the manifest says"
             if wrong:
-                raise CorruptionError(
-                    f"The backup does not fit together: {wrong}",
-                    topic=topic,
-                    partition=part.partition,
-                    first=part.state.start,
-                    last=max(part.state.start, part.state.end - 1),
-                    path=self.backup,
-                )
+                # What the manifest itself has no segments for is all that is missing, since what it has was compared.
+                for span in _gaps(part) or [(part.state.start, part.state.end - 1)]:
+                    self._report(log, part, span, self.backup, f"it does not fit together, {wrong}")
         write_tails(self.files, path, log_id, survey, ready=True)
+
+
+def _topic(log: LogPart, part: PartitionPart) -> str:
+    return "the catalog" if part.slot == CATALOG_SLOT else log.topics[part.topic_id]
+
+
+def _span(segment: Segment) -> tuple[int, int]:
+    """The offsets of a segment, first and last."""
+    return segment.base, segment.base + segment.span - 1
+
+
+def _gaps(part: PartitionPart) -> list[tuple[int, int]]:
+    """The offsets of a partition, first and last, that lie in none of its segments."""
+    gaps, following = [], part.state.start
+    for first, last in [*(_span(segment) for segment in part.segments), (part.state.end, part.state.end)]:
+        if first > following:
+            gaps.append((following, first - 1))
+        following = max(following, last + 1)
+    return gaps
 
 
 def _place(log: LogPart, part: PartitionPart) -> SlotPlace:

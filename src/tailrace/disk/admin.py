@@ -10,6 +10,7 @@ from tailrace.disk.catalog import TopicEntry, encode, is_snapshot
 from tailrace.disk.commit import MAKE_ROOM
 from tailrace.disk.files import remove_tree
 from tailrace.disk.frame import prepare
+from tailrace.disk.lock import Reentered
 from tailrace.disk.partition import frames_size
 from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import (
@@ -114,6 +115,8 @@ class Admin:
                     "The disk is full: an earlier commit has to be written to this partition first.", hint=MAKE_ROOM
                 )
             store.make_way([partition])
+            # A damaged partition says so before the record is written, which would take effect at the next recovery.
+            store.inside(partition, lambda: None)
             if offset > partition.safe:
                 # Else a cut could give trimmed offsets to new records, which the trim would hide.
                 store.inside(partition, partition.settle)
@@ -136,12 +139,13 @@ class Admin:
         """Move the starts of several partitions, with one sync for all; the files below them are left to `sweep`.
 
         What has changed since it was looked at stays: a topic that was dropped or altered, a partition with a commit
-        that has to be resolved first. By slot, why a start that is recorded could not be moved yet.
+        that has to be resolved first. By slot, why a start was not recorded, or is and could not be moved yet.
         """
 
         def change() -> dict[int, TailraceError]:
             records: list[dict[str, Any]] = []
             todo: list[tuple[Partition, int]] = []
+            failed: dict[int, TailraceError] = {}
             for entry, index, offset in cuts:
                 known = self.store.catalog.by_id.get(entry.id)
                 if known is None or known.settings != entry.settings:
@@ -151,11 +155,18 @@ class Admin:
                 if bounded <= partition.start or self.store.tails.words[partition.word + PENDING]:
                     continue
                 if bounded > known.trims.get(index, 0):
+                    try:
+                        # As in a trim: what is damaged stays, and says so before anything is recorded.
+                        self.store.make_way([partition])
+                        self.store.inside(partition, lambda: None)
+                    except TailraceError as error:
+                        failed[partition.slot] = error
+                        continue
                     records.append(_trim_record(entry.id, index, bounded))
                 todo.append((partition, bounded))
             if records:
                 self._record(*records)
-            return self._move_starts(todo)
+            return {**failed, **self._move_starts(todo)}
 
         return self._alone(change, freeing=True)
 
@@ -220,7 +231,11 @@ class Admin:
             for partition in partitions:
                 # Noted there, so that whatever interrupts this, the holder of the journal lock lets go of it.
                 store.committer.entered.append(partition)
-                partition.lock.acquire()
+                try:
+                    partition.lock.acquire()
+                except Reentered:
+                    store.committer.entered.remove(partition)
+                    raise
                 words[partition.word + DIRTY] = words[partition.word + DIRTY] or 1
                 # Over the mark of a commit that waits for room: if this drop never happens, it still has to be written.
                 words[partition.word + PENDING] = DROPPING - beneath(words[partition.word + PENDING])

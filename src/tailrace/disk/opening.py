@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_INCARNATION
 from tailrace.disk.floors import is_copy
 from tailrace.disk.home import storage_error
 from tailrace.disk.recovery import Recovery, build_tails
+from tailrace.disk.segment import segment_base
 from tailrace.disk.tails import (
     DIRTY,
     IDENTITY,
@@ -55,7 +57,9 @@ COPIED_FROM = "copied_from"
 RESTORING_NAME = "restore.unfinished"
 FOREIGN_WAIT_SECONDS = 5.0
 RETRY_SECONDS = 0.01
+_TOPIC_DIRECTORY = re.compile("[0-9a-f]{8}-")
 LOOKS_MAX = 5
+LOOK_AGAIN_SECONDS = 0.05
 CONTENTION_SECONDS = 0.25
 
 Mode = Literal["a", "r", "x"]
@@ -89,6 +93,8 @@ def _open_reading(files: Files, path: str) -> Opened:
     if identity is None:
         if files.stat(f"{path}/{RESTORING_NAME}") is not None:
             raise _half_restored(path)
+        if lacks_identity(files, path):
+            raise _missing_identity(path)
         raise NotALogError(f"There is no log at {path}.", hint="Nothing was created; name the directory of a log.")
     log_id, settings = identity
     tails = believable_tails(files, path, log_id, write=False)
@@ -171,11 +177,54 @@ def _damaged_identity(files: Files, path: str, what: str) -> Exception:
     """The error for an identity file that says nothing: beside a catalog it is damage, else it is somebody else's."""
     if files.stat(f"{path}/catalog") is None:
         return NotALogError(f"{what}.", hint="Nothing was changed; name the directory of a log.")
+    return _lost_identity(path, what)
+
+
+def _missing_identity(path: str) -> CorruptionError:
+    return _lost_identity(path, f"{path}/{IDENTITY_NAME} is missing")
+
+
+def _lost_identity(path: str, what: str) -> CorruptionError:
     return CorruptionError(
         f"{what}, though a log lies here",
         path=f"{path}/{IDENTITY_NAME}",
         hint="Nothing was changed and the records are not touched; have it written anew with: tailrace repair",
     )
+
+
+def lacks_identity(files: Files, path: str) -> bool:
+    """Whether a log lies in a directory and has no identity any more.
+
+    A log has its identity before anything else. Whoever removes a whole directory may take that away first, so what
+    grows fewer between two looks is no damage.
+    """
+    if files.stat(f"{path}/{IDENTITY_NAME}") is not None or not _holds_log(files, path):
+        return False
+    before = _count(files, path)
+    files.sleep(LOOK_AGAIN_SECONDS)
+    return files.stat(f"{path}/{IDENTITY_NAME}") is None and _holds_log(files, path) and _count(files, path) >= before
+
+
+def _holds_log(files: Files, path: str) -> bool:
+    """Whether there are segments of a catalog, or topics and the tails: topics alone are what a removal leaves."""
+    if any(segment_base(name) is not None for name in _inside(files, f"{path}/catalog")):
+        return True
+    topics = any(_TOPIC_DIRECTORY.match(name) for name in _inside(files, f"{path}/topics"))
+    return topics and files.stat(f"{path}/tails") is not None
+
+
+def _count(files: Files, path: str) -> int:
+    """How many files and directories lie below a directory."""
+    below = _inside(files, path)
+    return len(below) + sum(_count(files, f"{path}/{name}") for name in below)
+
+
+def _inside(files: Files, path: str) -> list[str]:
+    try:
+        stat = files.stat(path)
+        return files.list_directory(path) if stat is not None and stat.directory else []
+    except FileNotFoundError:
+        return []
 
 
 class Alone:
@@ -225,17 +274,39 @@ class _Opening:
         self.lock = -1
 
     def run(self) -> Opened:
-        self._prepare()
-        self.lock = self.files.open(f"{self.path}/lock", create=True)
         try:
+            self._begin()
             while True:
                 opened = self._attempt()
                 if opened is not None:
                     return opened
                 self.files.sleep(RETRY_SECONDS)
         except BaseException:
-            self.files.close(self.lock)
+            if self.lock >= 0:
+                self.files.close(self.lock)
             raise
+
+    def _begin(self) -> None:
+        """Open the lock of the directory, which is made if need be."""
+        for left in reversed(range(LOOKS_MAX)):
+            try:
+                self._prepare()
+                self.lock = self.files.open(f"{self.path}/lock", create=True)
+                return
+            except FileNotFoundError:
+                # A namespace that is dropped goes between any two steps.
+                if not left:
+                    raise
+
+    def _is_dropped(self) -> bool:
+        """Whether the lock, which is ours, is that of a namespace that was dropped: then begin with what is there."""
+        named = self.files.stat(f"{self.path}/lock")
+        if named is not None and named.inode == self.files.stat_open(self.lock).inode:
+            return False
+        lock, self.lock = self.lock, -1
+        self.files.close(lock)
+        self._begin()
+        return True
 
     def _prepare(self) -> None:
         """Make the directory, or refuse one that holds something else."""
@@ -250,6 +321,8 @@ class _Opening:
                 raise OpenError(f"{self.path} is a log already.", hint='Nothing was changed; open it with mode "a".')
         elif RESTORING_NAME in names:
             raise _half_restored(self.path)
+        elif lacks_identity(self.files, self.path):
+            raise _missing_identity(self.path)
         elif not OWN_NAMES.issuperset(names):
             foreign = next(name for name in names if name not in OWN_NAMES)
             raise NotALogError(f"{self.path} is not a log: it holds {foreign!r} and no {IDENTITY_NAME}.")
@@ -262,7 +335,7 @@ class _Opening:
     def _attempt(self) -> Opened | None:
         files = self.files
         if files.lock(self.lock):
-            return self._alone()
+            return None if self._is_dropped() else self._alone()
         if self.exclusive:
             if self.waited() < min(CONTENTION_SECONDS, self.timeout):
                 return None
@@ -273,6 +346,8 @@ class _Opening:
                 raise self.refused("is open exclusively in another process")
             if self.waited() >= self.timeout:
                 raise self.refused("stayed locked by a process that recovers it")
+            return None
+        if self._is_dropped():
             return None
         identity = read_identity(files, self.path)
         tails = self.believable(identity[0]) if identity is not None else None
@@ -336,6 +411,9 @@ class _Opening:
 
     def _create(self) -> tuple[bytes, dict[str, Any]]:
         """Lay out an empty log; its identity is written last, and without it there is no log."""
+        if self.files.stat(f"{self.path}/{RESTORING_NAME}") is not None:
+            # A restore began since the directory was looked at.
+            raise _half_restored(self.path)
         for name in ("journal", "catalog", "topics"):
             directory = f"{self.path}/{name}"
             if self.files.stat(directory) is not None:
