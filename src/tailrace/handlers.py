@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ _WRITING = frozenset(
         "Producer.flush", "Producer.close",
     }
 )  # fmt: skip
-_PACKAGE = os.path.dirname(__file__)
 
 
 def refuse_handler(engine: Engine, what: str) -> None:
@@ -34,10 +32,9 @@ def refuse_handler(engine: Engine, what: str) -> None:
     came_in = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
+        if not frame.f_globals.get("__name__", "").startswith("tailrace."):
             came_in = True
-        elif came_in and code.co_qualname in _WRITING:
+        elif came_in and frame.f_code.co_qualname in _WRITING:
             owner = frame.f_locals.get("engine") or frame.f_locals.get("self")
             if engine in (owner, getattr(owner, "engine", None)):
                 raise BusyError(

@@ -269,7 +269,7 @@ def test_torn_tail_or_damage():
 
 
 def test_damage_taken_for_a_torn_tail(monkeypatch):
-    mutate(monkeypatch, Recovery, "_scan", "if last and size <= HEADER_BYTES:", "if last:")
+    mutate(monkeypatch, Recovery, "_scan_all", "if last and size <= HEADER_BYTES:", "if last:")
     finding = damaged_header(20, floor=False)
     assert finding is not None
     assert finding.lost

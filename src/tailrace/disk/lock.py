@@ -24,7 +24,6 @@ class Reentered(BusyError):  # noqa: N818  # the word says it
 # The functions that hold a lock from their first line to their last; `holding` may call the others.
 REGIONS = frozenset({"_append", "inside", "release", "holding"})
 _FOLDER = __file__.rpartition("/")[0]
-_PACKAGE = _FOLDER.rpartition("/")[0]
 
 
 def _regions() -> Iterator[FrameType]:
@@ -49,10 +48,10 @@ def _interrupts(home: Home) -> bool:
     came_in = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("tailrace."):
             came_in = True
-        elif came_in and code.co_name in REGIONS and code.co_filename.startswith(_FOLDER):
+        elif came_in and frame.f_code.co_name in REGIONS and module.startswith("tailrace.disk."):
             return getattr(frame.f_locals.get("self"), "home", None) is home
         frame = frame.f_back
     return False
