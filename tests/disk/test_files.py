@@ -123,6 +123,28 @@ def test_a_full_device_is_an_error(files: Files) -> None:
     files.close(fd)
 
 
+def test_a_directory_that_goes_away_while_it_is_made(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/d"
+    os.mkdir(path)
+    removed = []
+
+    def isdir(asked: str) -> bool:
+        if not removed:
+            os.rmdir(path)
+            removed.append(path)
+        return Path(asked).is_dir()
+
+    monkeypatch.setattr(os.path, "isdir", isdir)
+    assert files.make_directory(path)
+    assert removed
+    assert Path(path).is_dir()
+    os.symlink(f"{tmp_path}/nowhere", f"{tmp_path}/link")
+    with pytest.raises(FileExistsError):
+        files.make_directory(f"{tmp_path}/link")
+
+
 def test_names(files: Files, tmp_path: Path) -> None:
     root = str(tmp_path)
     assert files.make_directory(f"{root}/d")

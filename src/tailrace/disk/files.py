@@ -135,12 +135,16 @@ class Files:
 
     def make_directory(self, path: str, exist_ok: bool = True) -> bool:
         """Make one level; True when it was not there. Its name is durable after sync_directory of its parent."""
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            if exist_ok and os.path.isdir(path):
-                return False
-            raise
+        while True:
+            try:
+                os.mkdir(path)
+                break
+            except FileExistsError:
+                if exist_ok and os.path.isdir(path):
+                    return False
+                if not exist_ok or os.path.lexists(path):
+                    raise
+                # Somebody removed it between the two looks: it is to be made again.
         if os.geteuid() == 0:
             _hand_over(path)
         return True

@@ -8,9 +8,10 @@ back, whoever has too few takes what is free or was a dead member's. No member d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.errors import PartitionLostError
+from tailrace.errors import GroupNotFoundError, PartitionLostError
 from tailrace.groups.shares import assign
 from tailrace.groups.state import Member
 from tailrace.spans import matching
@@ -107,7 +108,14 @@ class Seat:
                 raise Stale
 
         record = {"join": self.member._asdict(), "moves": _listed(moves)}
-        self.group.append(record, check, durable=bool(moves))
+        try:
+            self.group.append(record, check, durable=bool(moves))
+        except GroupNotFoundError:
+            # Whoever dropped it has swept up already, so this seat takes its directory away itself.
+            self.stand_up()
+            with suppress(OSError):
+                self.files.remove_directory(self.directory)
+            raise
 
     def _lock(self) -> None:
         files = self.files
