@@ -42,5 +42,5 @@ def rng(seed, request) -> random.Random:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
-    for name in ("TAILRACE_LOG", "TAILRACE_BOOT_ID", "NO_COLOR", "FORCE_COLOR"):
+    for name in ("TAILRACE_LOG", "TAILRACE_BOOT_ID", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)

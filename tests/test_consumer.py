@@ -965,8 +965,9 @@ class TestTopics:
     @pytest.mark.parametrize("group", ["", "a..b", ".", "__g", "a.*", "...", "x" * 248, "a\nb", "\ud800"])
     def test_wrong_groups(self, log, group):
         for call in (lambda: log.consumer("t", group), lambda: log.group(group), lambda: log.drop_group(group)):
-            with pytest.raises(errors.InvalidNameError, match="group"):
+            with pytest.raises(errors.InvalidNameError, match="group") as caught:
                 call()
+            assert "1 to 247 bytes" in caught.value.hint
         with pytest.raises(TypeError, match="group"):
             log.consumer("t", group.encode(errors="replace"))
 

@@ -72,12 +72,15 @@ def validate_namespace_name(name: str) -> str:
 
 def validate_group_name(name: str) -> str:
     """The name itself when a group may have it: what a topic may be called, 1 to 247 bytes of UTF-8."""
-    _check_text(name, "group name", GROUP_NAME_BYTES_MAX)
     try:
+        _check_text(name, "group name", GROUP_NAME_BYTES_MAX)
         return validate_topic_name(name)
     except InvalidNameError as error:
         error.message = error.message.replace("topic name", "group name", 1)
-        error.hint = "Nothing was created; a group is named like a topic: levels parted by single dots."
+        error.hint = (
+            f"Nothing was created; a group's name is 1 to {GROUP_NAME_BYTES_MAX} bytes of UTF-8 in levels parted by "
+            "single dots, as a topic's."
+        )
         raise
 
 

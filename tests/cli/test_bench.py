@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
 import sqlite3
+import tempfile
 import threading
 import time
 
@@ -146,7 +148,17 @@ def test_a_database_that_fails_is_no_fault_of_tailrace(tmp_path, monkeypatch):
     assert "SQLite could not do its part: database or disk is full." in result.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_file_system_without_writing(tmp_path, monkeypatch):
+    def refuse(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    result = bench(tmp_path, "write", "--seconds", "0.1")
+    assert result.exit_code == 8
+    assert f"Nothing can be written at {tmp_path}: Read-only file system." in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_measurement_leaves_nothing(cli, tmp_path, number, code):
     process = cli.start("bench", "write", "--seconds", "60", "--path", str(tmp_path))
     deadline = time.monotonic() + 60
@@ -158,7 +170,7 @@ def test_an_interrupted_measurement_leaves_nothing(cli, tmp_path, number, code):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_interrupt_does_not_end_the_removal(tmp_path, monkeypatch, number):
     heard = []
     before = signal.signal(number, lambda *_: heard.append("by whoever was asked before"))

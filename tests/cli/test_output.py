@@ -91,3 +91,5 @@ def test_progress_is_silent_in_a_pipe_and_when_told_to_be(monkeypatch):
     quiet.quiet = True
     assert output.Progress(quiet, "verifying").callback is None
     assert output.Progress(Invocation(), "verifying").callback is not None
+    monkeypatch.setenv("TERM", "dumb")
+    assert output.Progress(Invocation(), "verifying").callback is None

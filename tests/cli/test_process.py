@@ -155,6 +155,20 @@ def test_follow_across_processes(cli):
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize("arguments", [["tail", "orders", "-n", "1"], ["read", "orders", "-f"], ["tail", "later"]])
+def test_a_follower_ends_with_its_reader(cli, arguments):
+    """As behind `| head -1`: nothing is written any more, so only the reader's leaving can end it."""
+    cli.ok("append", "orders", "a")
+    process = cli.start(*arguments)
+    if "orders" in arguments:
+        assert read_line(process) == b"a\n"
+    else:
+        assert b"Waiting for topic 'later'" in process.stderr.readline()
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr.read() == b""
+
+
 def test_a_slow_pipe_is_appended_as_it_comes(cli):
     process = cli.start("append", "orders", stdin=subprocess.PIPE)
     for number in range(1, 4):
@@ -244,6 +258,9 @@ def test_a_terminal_gets_lines_for_people(cli):
     assert "\x1b" not in shown
     assert shown.rstrip().endswith("\u2026")
     assert "\x1b[2m" in Terminal(cli, "read", "orders").finish().decode()
+    for arguments in (["read", "orders"], ["stats", "--watch", "--limit", "1"]):
+        assert b"\x1b" in Terminal(cli, *arguments).finish(), arguments
+        assert b"\x1b" not in Terminal(cli, *arguments, TERM="dumb").finish(), arguments
 
 
 def test_a_terminal_gets_tables(cli):

@@ -27,7 +27,7 @@ def workplace(parent: Path) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        with _unheard(signal.SIGINT), _unheard(signal.SIGTERM):
+        with _unheard(signal.SIGINT), _unheard(signal.SIGTERM), _unheard(signal.SIGHUP):
             shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from .commands import Group
 from .commands import group as make_group
 from .ending import CommandError, Interrupted
 from .failure import answering, wrong_arguments
-from .invocation import Invocation
+from .invocation import Invocation, draws
 from .output import to_json, write, write_rows
 from .quoting import quote
 from .resume import again
@@ -196,7 +197,7 @@ def _run(
     if log is not None:
         raise click.UsageError(f"{log} is a log: name a directory that is not in one.")
     watcher = Watcher()
-    progress = _progress if sys.stderr.isatty() and not invocation.quiet else lambda _: None
+    progress = _progress if draws(sys.stderr) and not invocation.quiet else lambda _: None
     places: list[Path] = []
     with _ended_clean(invocation, places), _ended_by_termination(), workplace(path) as directory:
         places.append(directory)
@@ -287,7 +288,7 @@ def _ended_clean(invocation: Invocation, places: Sequence[Path]) -> Iterator[Non
         raise CommandError(error.code, error.message, f"{_left(places)}; {_ANOTHER}") from None
     except OSError as error:
         # Where not even the directory can be made.
-        code = "not-allowed" if isinstance(error, PermissionError) else "input-output"
+        code = "not-allowed" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "input-output"
         where = f" at {error.filename}" if error.filename else ""
         told = f"Nothing can be written{where}: {error.strerror or error}."
         raise CommandError(code, told, f"{_left(places)}; {_ANOTHER}") from None
@@ -304,13 +305,16 @@ def _left(places: Sequence[Path]) -> str:
 
 @contextmanager
 def _ended_by_termination() -> Iterator[None]:
-    """Inside, SIGTERM ends the command by the way that Ctrl-C takes, so that nothing stays behind."""
+    """Inside, SIGTERM and SIGHUP end the command by the way that Ctrl-C takes, so that nothing stays behind."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # What nohup has told the command to ignore stays ignored.
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -15,7 +15,7 @@ from .commands import group as make_group
 from .confirmation import confirm, counted
 from .ending import CommandError
 from .failure import answering, wrong_arguments
-from .invocation import Invocation
+from .invocation import Invocation, draws
 from .output import csv_text, exact_cell, plain_cell, to_json, write, write_object, write_rows
 from .quoting import printable
 from .watching import check_watch, repeat, watch_options
@@ -198,7 +198,7 @@ def _show_again(invocation: Invocation, info: GroupInfo, *, first: bool) -> None
     """A picture in place on a terminal; for programs an object a line, or a row a partition with the time before it."""
     layout = invocation.format()
     if layout == "table":
-        if sys.stdout.isatty():
+        if draws(sys.stdout):
             write("\x1b[H\x1b[2J")
         _show(invocation, info)
         return

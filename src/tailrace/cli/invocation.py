@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
@@ -24,6 +24,11 @@ _IDENTITY = "tailrace.json"
 _COMMANDS = re.compile(r"\btailrace (read|topic|group|namespace|stats|doctor|verify|repair|vacuum|backup)\b")
 _NAMES = re.compile(r"\btailrace (topic|group) (\w+) NAME\b")
 OUTPUTS = ("auto", "table", "json", "jsonl", "csv", "arrow")
+
+
+def draws(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that knows colours, and how to go back and write anew."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Invocation:
@@ -128,7 +133,7 @@ class Invocation:
     @property
     def color(self) -> bool:
         """Whether the output may have colours."""
-        return not self.no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+        return not self.no_color and not os.environ.get("NO_COLOR") and draws(sys.stdout)
 
     def note(self, text: str) -> None:
         """A sentence beside the data, on stderr."""

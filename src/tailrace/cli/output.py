@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from .invocation import Invocation
+from .invocation import Invocation, draws
 from .quoting import CODES, SHORT, printable
 
 _SEPARATORS = str.maketrans(SHORT)
@@ -228,7 +228,7 @@ class Progress:
 
     def __init__(self, invocation: Invocation, verb: str) -> None:
         self._verb = verb
-        self._active = sys.stderr.isatty() and not invocation.quiet
+        self._active = draws(sys.stderr) and not invocation.quiet
         self._started = self._told = monotonic()
         self._shown = False
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,7 +18,7 @@ from .confirmation import counted
 from .delivery import deliver, refuse_for_group
 from .ending import CommandError, Interrupted
 from .failure import wrong_arguments
-from .interrupt import Hold
+from .interrupt import Hold, ended_by_departure
 from .invocation import Invocation
 from .output import write
 from .positions import check_matching, format_positions, own_offsets, parse_places
@@ -130,7 +131,8 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
                 # A follower waits for its topic, whose schema is then read from none of its records.
                 renderer = renderer or ArrowRenderer(topic.read(follow=options["follow"], limit=0))
                 if scan is not None:
-                    printed = _print(invocation, topic, scan, renderer, chosen, options)
+                    with ended_by_departure() if options["follow"] else nullcontext():
+                        printed = _print(invocation, topic, scan, renderer, chosen, options)
                 else:
                     printed = deliver(invocation, log, topic, places, renderer, chosen, options)
         except ValueError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .commands import command as make_command
-from .invocation import Invocation
+from .invocation import Invocation, draws
 from .output import csv_text, exact_cell, flatten, human_cell, human_size, plain_cell, to_json, write, write_object
 from .watching import check_watch, repeat, watch_options
 
@@ -54,7 +54,7 @@ def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> Non
     """A picture in place on a terminal, a line each time for programs."""
     layout = invocation.format()
     if layout == "table":
-        if sys.stdout.isatty():
+        if draws(sys.stdout):
             write("\x1b[H\x1b[2J")
         _show_once(invocation, fields)
     elif layout in ("json", "jsonl"):
