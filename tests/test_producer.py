@@ -498,16 +498,20 @@ def test_a_producer_asked_for_while_its_log_closes_is_refused(tmp_path):
         topic.producer()
 
 
-@pytest.mark.parametrize("call", ["flush", "sync", "close"])
+@pytest.mark.parametrize("call", ["flush", "sync", "close", "result", "exception"])
 def test_a_callback_that_would_wait_for_itself_is_told(log, call):
     topic = log.topic("orders")
     told = concurrent.futures.Future()
     with topic.producer(linger="20ms") as sending:
-        action = {"flush": sending.flush, "sync": log.sync, "close": log.close}[call]
+        actions = {
+            "flush": sending.flush, "sync": log.sync, "close": log.close,
+            "result": lambda: sending.append("later").result(10),
+            "exception": lambda: sending.append("later").exception(10),
+        }  # fmt: skip
 
         def callback(_):
             try:
-                action()
+                actions[call]()
             except errors.ThreadError as error:
                 told.set_result(error)
 
@@ -515,7 +519,7 @@ def test_a_callback_that_would_wait_for_itself_is_told(log, call):
         error = told.result(10)
         assert "callback" in str(error)
         assert "another thread" in error.hint
-        assert sending.append("y").result(10) == (0, 1)
+        assert sending.append("y").result(10) == (0, 1 + (call in ("result", "exception")))
     assert not log.closed
 
 

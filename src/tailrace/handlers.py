@@ -39,7 +39,7 @@ def refuse_handler(engine: Engine, what: str) -> None:
             if engine in (owner, getattr(owner, "engine", None)):
                 raise BusyError(
                     f"{what} was called in a signal handler that came into a write to the same log.",
-                    hint="Nothing was closed, nothing is lost; set a flag there or raise SystemExit, and close it when"
+                    hint="Nothing was done, nothing is lost; set a flag there or raise SystemExit, and call it when"
                     " the interrupted call is over.",
                 )
         frame = frame.f_back

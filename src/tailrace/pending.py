@@ -86,6 +86,8 @@ class PendingPosition(Future[Position]):
             raise AttributeError(name)
         producer = self._group.producer
         producer.check_same()
+        if producer.is_settling():
+            raise producer.reentered()
         with producer.settling:
             if "_condition" not in self.__dict__:
                 super().__init__()
@@ -112,11 +114,16 @@ class PendingPosition(Future[Position]):
         group = self._group
         if group.first >= 0:
             return Position(group.partition, group.first + self._index)
+        if group.error is None:
+            group.producer.refuse_waiting("result()")
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What went wrong, after waiting for it; None when nothing did."""
-        return self._group.error if self.done() else super().exception(timeout)
+        if self.done():
+            return self._group.error
+        self._group.producer.refuse_waiting("exception()")
+        return super().exception(timeout)
 
     def cancel(self) -> bool:
         """A record that was given to a producer is on its way."""

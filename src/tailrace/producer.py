@@ -59,13 +59,14 @@ class Producer:
             )
         self.engine = topic.log.writing()
         self.generation = self.engine.generation
-        self.settling = threading.Lock()
+        self.settling = threading.RLock()
+        self.is_settling = self.settling._is_owned  # type: ignore[attr-defined]  # as threading.Condition does
         self.closed = False
         # The thread that sends, once there is something to send.
         self.sender: threading.Thread | None = None
         # Guards everything below. It knows its owner, so that a signal handler of that one is refused at once.
         self._mutex = threading.RLock()
-        self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]  # as threading.Condition does
+        self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
         self._route: Route | None = None
@@ -110,7 +111,7 @@ class Producer:
             value = encode_value(value, json, key)
         size = 0 if value is None else len(value)
         if self._is_mine():
-            raise self._reentered()
+            raise self.reentered()
         if key is None and headers is None and timestamp is None and size <= self._value_bytes_max:
             with self._mutex:
                 group = self._plain
@@ -191,19 +192,23 @@ class Producer:
         group = self._groups[index] = Group(self, index)
         return group
 
-    def _reentered(self) -> BusyError:
+    def reentered(self) -> BusyError:
         return BusyError(
             f"The producer of {self.topic.name!r} is in the middle of a call that this signal handler came into.",
             hint="Nothing of this call was taken; set a flag there, and go on when the interrupted call is over.",
         )
 
+    def refuse_waiting(self, what: str) -> None:
+        """Raise where waiting for the sender would never end: in its own thread, and above what it waits for."""
+        refuse_callback([self], what)
+        refuse_handler(self.engine, what)
+        if self._is_mine():
+            raise self.reentered()
+
     def flush(self, timeout: Duration | None = None) -> None:
         """Send everything that was appended so far; raises the first error since the last flush."""
         self.check_same()
-        refuse_callback([self], "flush()")
-        refuse_handler(self.engine, "flush()")
-        if self._is_mine():
-            raise self._reentered()
+        self.refuse_waiting("flush()")
         seconds = None if timeout is None else parse_duration(timeout, "timeout")
         with self._mutex:
             wanted = self._filling if self._groups else self._filling - 1
@@ -227,7 +232,7 @@ class Producer:
             return
         refuse_handler(self.engine, "Producer.close()")
         if self._is_mine():
-            raise self._reentered()
+            raise self.reentered()
         with self._mutex:
             self.closed = True
             self._plain = None

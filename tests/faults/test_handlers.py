@@ -6,12 +6,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import tailrace
+from tailrace import Position
 from tailrace.disk.lock import DirectoryLock
 from tailrace.disk.partition import Partition
 from tailrace.disk.segment import Index
@@ -220,6 +222,41 @@ def test_a_handler_is_refused_by_a_producer_that_it_came_into(log, monkeypatch):
     assert future.result().offset == 2
     producer.close()
     assert texts(log, "right") == ["there", "first", "beneath"]
+
+
+@pytest.mark.parametrize("call", ["result", "exception"])
+def test_a_handler_does_not_wait_for_what_waits_for_its_own_thread(log, monkeypatch, call):
+    """The sender of the producer waits for the lock of the partition, and the call beneath has it."""
+    producer = log.topic("left").producer()
+    futures = []
+
+    def wait() -> None:
+        futures.append(producer.append("handler"))
+        getattr(futures[0], call)(timeout=20)
+
+    once(monkeypatch, Partition, "write")
+    began = time.monotonic()
+    with handling(wait) as caught:
+        log.topic("left").append("beneath")
+    assert time.monotonic() - began < 6.0
+    assert [type(error) for error in caught] == [BusyError]
+    assert f"{call}() was called in a signal handler" in str(caught[0])
+    assert futures[0].result().offset == 2
+    producer.close()
+
+
+def test_a_handler_that_came_into_the_making_of_a_future(log, monkeypatch):
+    """A future becomes one that can be waited for under a lock, and its own thread has that."""
+    producer = log.topic("right").producer(linger="300ms")
+    future = producer.append("sent")
+    once(monkeypatch, Future, "__init__")
+    with handling(lambda: future.result(timeout=20)) as caught:
+        called: list[Future[Position]] = []
+        future.add_done_callback(called.append)
+    assert [type(error) for error in caught] == [BusyError]
+    assert future.result().offset == 1
+    producer.close()
+    assert called == [future]
 
 
 def test_a_handler_may_close_what_its_thread_does_not_write_to(log):
