@@ -307,6 +307,49 @@ def test_a_slot_that_was_cleared_is_no_empty_partition(tmp_path):
         assert log.verify().ok
 
 
+SLOT = slice(4_096 + 256, 4_096 + 512)
+
+
+def blocks_of(slot):
+    """Where the two state blocks of a slot begin, the older one first."""
+    return sorted((64, 160), key=lambda at: int.from_bytes(slot[at : at + 8], "little"))
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_what_is_not_known_of_how_a_partition_goes_on(tmp_path, mode):
+    """Every record can be read, and none appended."""
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").extend(list("01234"))
+        log.topic("other").append("x")
+    tails = bytearray((tmp_path / "log" / "tails").read_bytes())
+    for at in blocks_of(tails[SLOT]):
+        tails[SLOT.start + at + 20] ^= 0xFF
+    with (tmp_path / "log" / "tails").open("r+b") as file:
+        file.write(tails)
+    with tailrace.open(tmp_path / "log", mode) as log:
+        [found] = log.verify().damage
+        assert (found.topic, found.partition, found.first) == ("orders", 0, None)
+        assert "state block" in found.reason
+        assert [record.text for record in log.topic("orders").read()] == list("01234")
+    tailrace.repair(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        assert log.verify().ok
+        assert log.topic("orders").append("x").offset == 5
+
+
+def test_a_state_block_that_is_older_than_what_was_published(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        for number in range(5):
+            log.topic("orders").append(f"{number}", durable=False)
+        view = log.engine.store.tails.view
+        at = SLOT.start + blocks_of(bytes(view[SLOT]))[1] + 20
+        view[at] ^= 0xFF
+        [found] = log.verify().damage
+        assert (found.topic, found.partition, found.first) == ("orders", 0, None)
+        view[at] ^= 0xFF
+        assert log.verify().ok
+
+
 def test_a_partition_that_was_found_damaged_is_named_though_it_shows_nothing(tmp_path, monkeypatch):
     with tailrace.open(tmp_path / "log", durable=False) as log:
         for name in ("one", "two"):

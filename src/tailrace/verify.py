@@ -22,7 +22,7 @@ from tailrace.disk.segment import (
     segment_name,
     walk,
 )
-from tailrace.disk.tails import DAMAGED, FAILED, word_of
+from tailrace.disk.tails import DAMAGED, END, FAILED, word_of
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.names import is_internal
 from tailrace.namespaces import nameless_in
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.partition import Partition
     from tailrace.disk.store import Store
-    from tailrace.disk.tails import State
+    from tailrace.disk.tails import State, Tails
     from tailrace.engine import Engine
 
 READ_BYTES = 4 << 20
@@ -95,6 +95,7 @@ class _Verifier:
             self._check(file)
         self._check_journal()
         self._check_words()
+        self._check_blocks()
         self._check_failed()
         self._check_namespaces()
         if self.newer and not self.damage:
@@ -298,6 +299,21 @@ class _Verifier:
                 place = word_of(slot) * 8
                 self._report(topic, partition, partition.end, state.end - 1, tails.path, place, "the tails hide them")
 
+    def _check_blocks(self) -> None:
+        """Slots of which no block says how they go on: all is read, and nothing can be appended."""
+        tails = self.store.tails
+        for look_again in (True, False):
+            blind = [place for place in self.looked if place[1].alive and _is_blind(tails, place[1].slot)]
+            if not blind:
+                return
+            if look_again:
+                self.files.sleep(LOOK_AGAIN_SECONDS)
+        named = {(each.topic, each.partition) for each in self.damage}
+        for topic, partition in blind:
+            if (topic, None if topic is None else partition.index) not in named:
+                self._report(topic, partition, None, None, tails.path, word_of(partition.slot) * 8,
+                             "its newest state block in the tails is damaged")  # fmt: skip
+
     def _check_failed(self) -> None:
         """Partitions that recovery found damaged, though what they show can be read: what it missed lies behind."""
         named = {(each.topic, each.partition) for each in self.damage}
@@ -358,6 +374,13 @@ class _Verifier:
     ) -> None:
         index = None if topic is None else partition.index
         self.damage.append(Damage(topic, index, first, last, path, position, reason))
+
+
+def _is_blind(tails: Tails, slot: int) -> bool:
+    """Whether no block of a slot is as new as its end, which is stored after its block."""
+    end = tails.words[word_of(slot) + END]
+    block = tails.read_block(slot)
+    return tails.is_blind(slot) if block is None else block[1].end < end
 
 
 class _Source:

@@ -273,6 +273,13 @@ class Tails:
         at = HEADER_BYTES + slot * SLOT_BYTES
         return newest_block(bytes(self.view[at : at + SLOT_BYTES]))
 
+    def is_blind(self, slot: int) -> bool:
+        """Whether neither block of a slot in use checks, though one was stored: whoever asks looks twice."""
+        words, word = self.words, word_of(slot)
+        # A first block that does not check was being stored when its writer died: nothing was published yet.
+        never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not words[word + END]
+        return bool(words[word + INCARNATION]) and not never and self.read_block(slot) is None
+
     def column(self, word: int, slots: int) -> list[int]:
         """One word of the first `slots` slots."""
         first = HEADER_BYTES // 8 + word

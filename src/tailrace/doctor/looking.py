@@ -10,8 +10,6 @@ from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.journal import JournalFile, journal_numbers
 from tailrace.disk.repair.journal import salvage
 from tailrace.disk.tails import (
-    BLOCK_A,
-    BLOCK_B,
     DIRTY,
     END,
     FAILED,
@@ -170,17 +168,9 @@ def _words(files: Files, tails: Tails, log_id: bytes, catalog: Catalog | None) -
         words[UNRESOLVED_WORD],
         tuple(slots),
         tuple(slot_name(catalog, slot) for slot, _, _ in mismatches),
-        tuple(slot_name(catalog, slot) for slot in range(CATALOG_SLOT + 1, count) if _is_blind(tails, slot)),
+        tuple(slot_name(catalog, slot) for slot in range(CATALOG_SLOT + 1, count) if tails.is_blind(slot)),
         inode != stat.inode or (boot == files.boot_id() and device != stat.device),
     )
-
-
-def _is_blind(tails: Tails, slot: int) -> bool:
-    """Whether neither block of a slot in use checks, though one was stored: whoever asks looks twice."""
-    words, word = tails.words, word_of(slot)
-    # A first block that does not check was being stored when its writer died: nothing was published yet.
-    never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not words[word + END]
-    return bool(words[word + INCARNATION]) and not never and tails.read_block(slot) is None
 
 
 def slot_name(catalog: Catalog | None, slot: int) -> str:
