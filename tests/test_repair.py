@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -890,3 +891,42 @@ def test_forgetting_the_cache_forgets_nothing_else(tmp_path):
         assert files.read(fd, 22, 0) == b"syncedsyncnot yetncedsynced"[:17] + (b"synced" * 4)[17:22]
     finally:
         files.close(fd)
+
+
+def test_a_full_disk_keeps_nothing_half(path, tmp_path, monkeypatch):
+    """What a repair cannot finish it takes away again, since it may be the last of the room; the next one goes on."""
+    file = segments(path)[1]
+    position, _, offset = frames(file)[3]
+    flip(file, position + FRAME_HEADER_BYTES)
+    write = Files.write
+    failed: list[str] = []
+    written = 0
+
+    def full(self: Files, descriptor: int, data: bytes, at: int) -> None:
+        nonlocal written
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if "/quarantine/" in name or name.endswith(".seg.new"):
+            written += 1
+            if written > len(failed):
+                failed.append(name)
+                write(self, descriptor, data[: len(data) // 2], at)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, descriptor, data, at)
+
+    monkeypatch.setattr(Files, "write", full)
+    while True:
+        written = 0
+        copy = tmp_path / f"copy{len(failed)}"
+        shutil.copytree(path, copy)
+        before = len(failed)
+        with suppress(tailrace.errors.DiskFullError):
+            tailrace.repair(copy)
+        if len(failed) == before:
+            break
+        assert not os.path.exists(failed[-1])
+        assert not list(copy.rglob("*.seg.new"))
+        with monkeypatch.context() as mended:
+            mended.setattr(Files, "write", write)
+            check(copy, {offset})
+    kinds = {name.rpartition(".")[2] for name in failed}
+    assert kinds == {"bytes", "json", "new"}

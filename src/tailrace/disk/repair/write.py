@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -142,12 +143,22 @@ class Mender:
 
     def _write_file(self, path: str, pieces: Iterator[bytes]) -> None:
         descriptor = self.files.open(path, exclusive=True)
-        try:
+        with self._begun(descriptor, path):
             at = 0
             for piece in pieces:
                 self.files.write(descriptor, piece, at)
                 at += len(piece)
             self.sync(descriptor, path)
+
+    @contextmanager
+    def _begun(self, descriptor: int, path: str) -> Iterator[None]:
+        """A file that is written inside; what cannot be finished, as on a full disk, does not stay there half."""
+        try:
+            yield
+        except OSError:
+            with suppress(OSError):
+                self.files.remove_file(path)
+            raise
         finally:
             self.files.close(descriptor)
 
@@ -286,7 +297,7 @@ class Mender:
                 source.overlay(segment.writes)
             side = self._quarantine(place, topic, segment, source)
             descriptor = files.open(new, create=True)
-            try:
+            with self._begun(descriptor, new):
                 files.truncate(descriptor, 0)
                 writing = _Segment(files, descriptor, place, segment.base, segment.created or self.now_us)
                 for number, piece in enumerate(segment.pieces):
@@ -299,8 +310,6 @@ class Mender:
                             writing.add(prepare_lost(span, note, low, high))
                 writing.finish(sealed=bool(segment.pieces))
                 self.sync(descriptor, new)
-            finally:
-                files.close(descriptor)
         finally:
             if source is not None:
                 source.close()
