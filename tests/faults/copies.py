@@ -203,9 +203,11 @@ def _copy(source: Path, target: Path, kind: str, random: Random) -> None:
         # Files that go while it runs are a complaint of cp, and no failure here.
         subprocess.run(["cp", "-r", str(source), str(target)], stderr=subprocess.DEVNULL, check=False, timeout=60)
         return
-    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    # Topics are dropped meanwhile, which a walk passes over, and rglob() does not.
+    walked = [(Path(folder), names) for folder, _, names in os.walk(source)]
+    paths = sorted(folder / name for folder, names in walked for name in names)
     random.shuffle(paths)
-    for folder in [source, *(path for path in source.rglob("*") if path.is_dir())]:
+    for folder, _ in walked:
         (target / folder.relative_to(source)).mkdir(parents=True, exist_ok=True)
     for path in paths:
         try:
