@@ -115,7 +115,7 @@ class DirectoryLock:
     owner still knows that it has to let go. It is never held twice.
     """
 
-    __slots__ = ("closing", "descriptor", "files", "held", "home", "leaving", "mutex", "path")
+    __slots__ = ("closing", "descriptor", "files", "held", "home", "leaving", "mutex", "path", "wanted")
 
     def __init__(self, home: Home, path: str) -> None:
         self.home = home
@@ -126,6 +126,8 @@ class DirectoryLock:
         self.held = False
         self.descriptor = -1
         self.closing = -1
+        # Set by a thread that waits and that the others are to let pass: a mutex is not fair.
+        self.wanted = False
 
     def acquire(self, timeout: float | None = None) -> None:
         """Wait for the lock, at most as long as the handle's timeout unless another is given."""

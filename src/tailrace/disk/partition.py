@@ -183,7 +183,7 @@ class Partition:
 
     def abandon(self) -> None:
         """After an exception: drop what is cached and release the lock, if this thread holds it."""
-        if self.lock.held:
+        if self.lock.owned:
             self.checked = False
         self.lock.abandon()
 

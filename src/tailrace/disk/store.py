@@ -46,6 +46,9 @@ Result = TypeVar("Result")
 
 # How long the flusher waits for one partition: a stopped writer there must not hold up the others.
 FLUSHER_PATIENCE_SECONDS = 0.05
+# How long an append stays away from a lock that a flush waits for: looks, each after so many seconds.
+GIVE_WAY_LOOKS = 50
+GIVE_WAY_SECONDS = 0.0001
 CATALOG_END_WORD = word_of(CATALOG_SLOT) + END
 # How often a reader of the catalog may be overtaken by one that removes its old segments.
 CATALOG_LOOKS_MAX = 8
@@ -237,7 +240,16 @@ class Store:
         first = self._append(partition, frames, expect, False, guard, now_us)
         if durable is not None:
             flusher.within(durable)
+        if partition.lock.wanted:
+            self._give_way(partition)
         return first
+
+    def _give_way(self, partition: Partition) -> None:
+        """Let a flush have the lock: who appends without a pause has it back before the one who waits is awake."""
+        for _ in range(GIVE_WAY_LOOKS):
+            self.files.sleep(GIVE_WAY_SECONDS)
+            if not partition.lock.wanted:
+                break
 
     def _append(
         self,
@@ -507,13 +519,24 @@ class Store:
                 if partition is not None and partition.alive and not partition.failed:
                     if partition.lock.descriptor < 0:
                         self.make_way([partition])
-                    self.inside(partition, partition.settle, timeout)
+                    self._settle(partition, timeout)
             except TopicNotFoundError:
                 continue
             except (TailraceError, OSError) as problem:
                 error = error or problem
         if error is not None:
             raise error
+
+    def _settle(self, partition: Partition, timeout: float | None) -> None:
+        def settle() -> None:
+            partition.lock.wanted = False
+            partition.settle()
+
+        partition.lock.wanted = True
+        try:
+            self.inside(partition, settle, timeout)
+        finally:
+            partition.lock.wanted = False
 
     def flush_quietly(self) -> None:
         """What the flusher's thread does: failures are marked in the tails, where the next append meets them."""
