@@ -13,6 +13,6 @@ from tests.meaning import record_meaning
 def test_copies_of_a_living_log(tmp_path, seed):
     result = copies.main(tmp_path, seed, 12.0)
     assert not result.faults, result.faults[0]
-    assert result.copies >= 5
+    assert result.copies >= 3
     assert result.promised > 1_000
     record_meaning(acknowledged=result.promised - result.named)

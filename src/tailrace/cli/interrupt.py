@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
+_AGAIN_MILLISECONDS = 50
+
 
 class Hold:
     """Inside, Ctrl-C waits for the end of the block, which may look at `asked`; a second one does not wait."""
@@ -37,6 +39,10 @@ class Hold:
         self.asked = True
 
 
+class _Departed(BaseException):
+    """The reader has left; no OSError, which the library would take for a failure of the disk."""
+
+
 @contextmanager
 def ended_by_departure() -> Iterator[None]:
     """Inside, BrokenPipeError comes as soon as the reader of stdout leaves, though there may be nothing to write.
@@ -47,17 +53,51 @@ def ended_by_departure() -> Iterator[None]:
     if descriptor is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGPIPE, _departed)
-    over, end = os.pipe()
-    watcher = threading.Thread(target=_watch, args=(descriptor, over), daemon=True, name="tailrace-departure")
-    watcher.start()
+    departure = _Departure(descriptor)
     try:
-        yield
-    finally:
-        os.close(end)
-        watcher.join()
-        os.close(over)
-        signal.signal(signal.SIGPIPE, before)
+        with departure:
+            yield
+    except _Departed:
+        raise BrokenPipeError from None
+
+
+class _Departure:
+    """A thread that waits for the reader of a pipe to leave, and then tells the main thread by a signal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._heard = False
+        self._over, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="tailrace-departure")
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGPIPE, self._hear)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._end)
+        self._thread.join()
+        os.close(self._over)
+        signal.signal(signal.SIGPIPE, self._before)
+
+    def _watch(self) -> None:
+        from select import POLLIN, poll
+
+        look = poll()
+        # Errors and hang-ups are told unasked.
+        look.register(self._descriptor, 0)
+        look.register(self._over, POLLIN)
+        told = [number for number, _ in look.poll()]
+        look.unregister(self._descriptor)
+        while self._over not in told and not self._heard:
+            # A signal right before the main thread falls asleep does not wake it; the next one does.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
+            told = [number for number, _ in look.poll(_AGAIN_MILLISECONDS)]
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if not self._heard:
+            self._heard = True
+            raise _Departed
 
 
 def _pipe() -> int | None:
@@ -70,19 +110,3 @@ def _pipe() -> int | None:
     except (OSError, ValueError):
         return None
     return descriptor if S_ISFIFO(mode) or S_ISSOCK(mode) else None
-
-
-def _watch(descriptor: int, over: int) -> None:
-    from select import POLLIN, poll
-
-    look = poll()
-    # Errors and hang-ups are told unasked.
-    look.register(descriptor, 0)
-    look.register(over, POLLIN)
-    told = [number for number, _ in look.poll()]
-    if over not in told:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
-
-
-def _departed(number: int, frame: FrameType | None) -> None:
-    raise BrokenPipeError
