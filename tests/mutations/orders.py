@@ -72,8 +72,8 @@ ORDERS = (
                  "self.leave(); files.sync_data(self.descriptor); self.lock.acquire()")),
     order("flush under the lock", "2", "the lock, while the flusher syncs", "power cuts in a flush",
           "without its lock",
-          change(f"{STORE}.flush", "self.inside(partition, partition.settle, timeout)",
-                 "(self.inside(partition, lambda: None, timeout), partition.settle())")),
+          change(f"{STORE}._settle", "self.inside(partition, settle, timeout)",
+                 "(self.inside(partition, lambda: None, timeout), settle())")),
     # Segments.
     order("created before named", "6.4", "the order of a new segment and its state: the state comes first",
           "deaths in a roll", LOSS, change(f"{PARTITION}._create", "salt = salted(files)", EARLY_SEGMENT)),

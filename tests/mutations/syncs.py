@@ -35,7 +35,7 @@ SYNCS = (
     sync("flush", "2", "the sync by the flusher: it only says that it was done", "power cuts in a flush", LOSS,
          change(f"{PARTITION}.settle", "if self.state.active:", "if False:")),
     sync("flusher's call", "2", "the flusher's call for a partition", "a flush that is to bring all to disk",
-         "is not on disk", change("disk.store:Store.flush", "self.inside(partition, partition.settle, timeout)")),
+         "is not on disk", change("disk.store:Store._settle", "partition.settle()")),
     sync("frames before the footer", "6.1", "the sync of the frames before their footer is written",
          "power cuts in a seal", LOSS,
          change(f"{PARTITION}.seal", "state.synced < state.position or", "False and")),
