@@ -31,7 +31,7 @@ class Group(Rows):
         self.first = -1
         self.error: BaseException | None = None
         # Futures that somebody waits for; all others find their result here when they are asked.
-        self.waiting: list[PendingPosition] = []
+        self.waiting: dict[PendingPosition, None] = {}
 
     @property
     def plain(self) -> bool:
@@ -60,14 +60,24 @@ class Group(Rows):
         with self.producer.settling:
             self.first = first
             self.error = error
-            waiting, self.waiting = self.waiting, []
+            waiting, self.waiting = self.waiting, {}
         for future in waiting:
+            if "_condition" not in future.__dict__:
+                # An interrupt came before it was a future: it becomes a settled one when it is asked again.
+                continue
             try:
-                future.settle()
+                self.tell(future, future._index)
             except BaseException as error:  # noqa: BLE001  # a callback that wants to end its thread would end the sender
                 threading.excepthook(
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
                 )
+
+    def tell(self, future: Future[Position], index: int) -> None:
+        """Settle the future of one of the records."""
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(Position(self.partition, self.first + index))
 
 
 class PendingPosition(Future[Position]):
@@ -84,26 +94,21 @@ class PendingPosition(Future[Position]):
     def __getattr__(self, name: str) -> Any:
         if name not in _FUTURE_FIELDS:
             raise AttributeError(name)
-        producer = self._group.producer
+        group = self._group
+        producer = group.producer
         producer.check_same()
         if producer.is_settling():
             raise producer.reentered()
         with producer.settling:
             if "_condition" not in self.__dict__:
-                super().__init__()
+                # The fields come in one step, so that no interrupt leaves a future that nobody settles.
+                made: Future[Position] = Future()
                 if self.done():
-                    self.settle()
+                    group.tell(made, self._index)
                 else:
-                    self._group.waiting.append(self)
+                    group.waiting[self] = None
+                self.__dict__.update(made.__dict__)
         return self.__dict__[name]
-
-    def settle(self) -> None:
-        """Become what the group became."""
-        group = self._group
-        if group.error is not None:
-            self.set_exception(group.error)
-        else:
-            self.set_result(Position(group.partition, group.first + self._index))
 
     def done(self) -> bool:
         """Whether the record is written, or failed."""

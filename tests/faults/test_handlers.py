@@ -18,6 +18,7 @@ from tailrace.disk.lock import DirectoryLock
 from tailrace.disk.partition import Partition
 from tailrace.disk.segment import Index
 from tailrace.errors import BusyError
+from tests.faults.inject import Injector
 from tests.faults.test_leftovers import locked
 
 
@@ -257,6 +258,26 @@ def test_a_handler_that_came_into_the_making_of_a_future(log, monkeypatch):
     assert future.result().offset == 1
     producer.close()
     assert called == [future]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_an_interrupt_while_a_future_is_made_leaves_one_that_is_settled(log, sent):
+    producer = log.topic("right").producer(linger="30ms")
+    number, end = 0, False
+    while not end:
+        number += 1
+        future = producer.append("sent")
+        if sent:
+            producer.flush()
+        injector = Injector(number)
+        end = injector.run(lambda: future.add_done_callback(lambda _: None))  # noqa: B023  # called at once
+        called = threading.Event()
+        future.add_done_callback(lambda _: called.set())  # noqa: B023
+        assert called.wait(20), injector.place
+        assert future.result(timeout=20).offset == number
+        assert future.exception(timeout=20) is None
+    producer.close()
+    assert number > 4
 
 
 def test_a_handler_may_close_what_its_thread_does_not_write_to(log):
