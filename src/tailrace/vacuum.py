@@ -109,6 +109,9 @@ class Vacuum:
         for entry, rule in self._topics():
             yield from self._topic(entry, rule)
         yield from self._remove()
+        if self.full and not self.dry_run:
+            self.admin.sweep_dropped()
+            yield
         if not self.dry_run and inventory.is_catalog_long():
             self.admin.sweep_catalog()
             yield

@@ -489,7 +489,7 @@ def test_with_the_cursors_last_one_is_ahead(seed, monkeypatch):
     mutate(
         monkeypatch,
         copying_moment.Moment,
-        "_taken",
+        "_standing",
         "first if place.topic_id in internal else second",
         "second if place.topic_id in internal else first",
     )

@@ -10,6 +10,7 @@ from tailrace.disk.catalog import TopicEntry, encode, is_snapshot
 from tailrace.disk.commit import MAKE_ROOM
 from tailrace.disk.files import remove_tree
 from tailrace.disk.frame import prepare
+from tailrace.disk.home import storage_error
 from tailrace.disk.lock import Reentered
 from tailrace.disk.partition import frames_size
 from tailrace.disk.segment import HEADER_BYTES
@@ -30,6 +31,7 @@ from tailrace.errors import (
     CorruptionError,
     DiskFullError,
     LimitError,
+    StorageError,
     TailraceError,
     TopicExistsError,
     TopicNotFoundError,
@@ -131,8 +133,12 @@ class Admin:
         entry = self.store.catalog.by_id.get(topic_id)
         if forgotten and entry is not None:
             partition = self.store.partition(entry.slots[index])
-            while self.sweep(partition):
-                continue
+            try:
+                while self.sweep(partition):
+                    continue
+            except StorageError as error:
+                error.hint = "The records are trimmed; what is left of their files goes with the next trim or vacuum."
+                raise
         return forgotten
 
     def forget(self, cuts: Sequence[Cut]) -> dict[int, TailraceError]:
@@ -256,12 +262,35 @@ class Admin:
             if not any(store.tails.column(PENDING, words[SLOTS_WORD])):
                 words[UNRESOLVED_WORD] = 0
             path = f"{store.path}/{entry.directory}"
-            if store.files.stat(path) is not None:
-                remove_tree(store.files, path)
-                store.files.sync_directory(f"{store.path}/topics")
-            store.tails.wake()
+            try:
+                if store.files.stat(path) is not None:
+                    remove_tree(store.files, path)
+                    store.files.sync_directory(f"{store.path}/topics")
+            except OSError as error:
+                failed = storage_error(error, "removing the files of a dropped topic", path)
+                hint = f"The topic is dropped; what is left in {path} takes up space and can be removed by hand."
+                failed.hint = hint  # type: ignore[attr-defined]
+                raise failed from error
+            finally:
+                store.tails.wake()
 
         self._alone(change, freeing=True)
+
+    def sweep_dropped(self) -> int:
+        """Remove the directories that drops left which were killed, or could not remove them; how many that were."""
+
+        def change() -> int:
+            gone = store.catalog.dropped_among(store.files.list_directory(topics))
+            for name in gone:
+                # One that comes back after a power cut is removed by recovery.
+                remove_tree(store.files, f"{topics}/{name}")
+            return len(gone)
+
+        store = self.store
+        topics = f"{store.path}/topics"
+        # Hardly ever there is one, and only then does everybody have to wait.
+        there = store.refresh().dropped_among(store.files.list_directory(topics))
+        return self._alone(change, freeing=True) if there else 0
 
     def _alone(self, change: Callable[[], Result], *, freeing: bool = False) -> Result:
         """Run a change under the journal lock, on a catalog that is up to date.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tailrace.errors import CorruptionError
@@ -162,24 +163,19 @@ class Catalog:
         if found is None:
             return None
         topic_id, index = found
-        entry = self.by_id[topic_id]
-        return SlotPlace(
-            slot,
-            entry.id,
-            entry.id,
-            index,
-            f"{entry.directory}/{index}",
-            entry.trims.get(index, 0),
-            entry.segment_bytes,
-            entry.segment_age,
-        )
+        # Another thread may be taking in a drop.
+        entry = self.by_id.get(topic_id)
+        return None if entry is None else _place(entry, index)
 
-    def places(self) -> Iterator[SlotPlace]:
+    def places(self) -> list[SlotPlace]:
         """Every slot of every topic alive."""
-        for slot in sorted(self.by_slot):
-            place = self.place(slot)
-            assert place is not None
-            yield place
+        return places_of(list(self.by_id.values()))
+
+    def dropped_among(self, names: Iterable[str]) -> list[str]:
+        """Of the names in topics/ those of topics that were dropped; one with a later id is still being made."""
+        known = {entry.directory.rpartition("/")[2] for entry in list(self.by_id.values())}
+        ids = [(name, topic_id_of(name)) for name in names if name not in known]
+        return [name for name, topic_id in ids if topic_id is not None and topic_id <= self.offset]
 
     def snapshot(self) -> bytes:
         """The record that stands for all records before it."""
@@ -194,6 +190,31 @@ class Catalog:
             for entry in self.by_id.values()
         ]
         return encode({"op": "snapshot", "topics": topics, "next_slot": self.next_slot})
+
+
+def topic_id_of(name: str) -> int | None:
+    """The id in the name of a topic's directory; None when it is not such a name."""
+    given = name[:8]
+    return int(given, 16) if len(given) == 8 and all(letter in "0123456789abcdef" for letter in given) else None
+
+
+def places_of(entries: Iterable[TopicEntry]) -> list[SlotPlace]:
+    """Every slot of some topics, in their order."""
+    found = [(slot, index, entry) for entry in entries for index, slot in enumerate(entry.slots)]
+    return [_place(entry, index) for _, index, entry in sorted(found, key=itemgetter(0))]
+
+
+def _place(entry: TopicEntry, index: int) -> SlotPlace:
+    return SlotPlace(
+        entry.slots[index],
+        entry.id,
+        entry.id,
+        index,
+        f"{entry.directory}/{index}",
+        entry.trims.get(index, 0),
+        entry.segment_bytes,
+        entry.segment_age,
+    )
 
 
 _INTEGERS = {int}

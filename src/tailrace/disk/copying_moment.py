@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, SlotPlace
+from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, SlotPlace, places_of
 from tailrace.disk.copying import Identity, Wanted, identify
 from tailrace.disk.files import remove_tree
 from tailrace.disk.segment import segment_base, segment_name
@@ -106,13 +106,15 @@ class Moment:
             self.linking = False
         # In this order: a partition that is made in between is listed now, and counts as changed under the lock.
         before = self._look()
-        store.refresh()
+        # A copy: other threads go on taking in what is made and dropped.
+        places = _places(dict(store.refresh().by_id))
         self.columns = _columns(before)
-        bases = _states(before, [place.slot for place in self._places()])
-        for place in self._places():
+        bases = _states(before, [place.slot for place in places])
+        for place in places:
             self._find(place, bases[place.slot].base)
         held = [0.0, 0.0]
         looks: list[bytes] = []
+        catalogs: list[tuple[dict[int, TopicEntry], int]] = []
 
         def look() -> None:
             held[0] = self.files.monotonic()
@@ -120,7 +122,8 @@ class Moment:
                 store.committer.resolve_locked()
             # A writer that died between the catalog's block and its word has the word stored by entering.
             store.inside(store.catalog_partition, lambda: None)
-            store.refresh()
+            catalog = store.refresh()
+            catalogs.append((dict(catalog.by_id), catalog.next_slot))
             # Cursors first, then the records that they point to: what moves in between only adds records.
             looks.append(self._look())
             looks.append(self._look())
@@ -128,7 +131,8 @@ class Moment:
             held[1] = self.files.monotonic()
 
         store.committer.holding(look)
-        return self._taken(looks[0], looks[1], held[1] - held[0])
+        topics, next_slot = catalogs[0]
+        return Taken(topics, next_slot, self._standing(topics, looks[0], looks[1]), held[1] - held[0])
 
     def close(self) -> None:
         """Remove the links; what is left is for the next one."""
@@ -170,9 +174,6 @@ class Moment:
         return lock if here is not None else -1
 
     # Before the lock.
-
-    def _places(self) -> list[SlotPlace]:
-        return [CATALOG_PLACE, *self.store.catalog.places()]
 
     def _look(self) -> bytes:
         """All slots as they are now."""
@@ -257,20 +258,18 @@ class Moment:
 
     # After it.
 
-    def _taken(self, first: bytes, second: bytes, held: float) -> Taken:
-        catalog = self.store.catalog
-        topics = dict(catalog.by_id)
+    def _standing(self, topics: dict[int, TopicEntry], first: bytes, second: bytes) -> list[Standing]:
         internal = {entry.id for entry in topics.values() if is_internal(entry.name)}
         partitions = []
         words = memoryview(second).cast("Q")
-        for place in self._places():
+        for place in _places(topics):
             look = first if place.topic_id in internal else second
             state = _state(look, place.slot, place.incarnation)
             at = place.slot * _SLOT_WORDS
             failed = bool(words[at + FAILED] and words[at + DIRTY])
             cleared = state is ABSENT and place.slot != CATALOG_SLOT and _is_cleared(look, place)
             partitions.append(Standing(place, state, self._pieces(place, state), failed, cleared))
-        return Taken(topics, catalog.next_slot, partitions, held)
+        return partitions
 
     def _pieces(self, place: SlotPlace, state: State) -> list[Piece]:
         """The segments that hold anything from the trim on, the oldest first."""
@@ -305,6 +304,10 @@ class Moment:
 
 # Asks whether any segment of that place is known.
 ANY = Identity(0, 0, 0)
+
+
+def _places(topics: dict[int, TopicEntry]) -> list[SlotPlace]:
+    return [CATALOG_PLACE, *places_of(topics.values())]
 
 
 def _columns(look: bytes) -> list[list[int]]:

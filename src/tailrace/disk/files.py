@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if sys.platform == "win32":
@@ -36,6 +37,8 @@ LOCK_SPIN_STEP_SECONDS = 0.00001
 LOCK_POLL_SECONDS = 0.001
 WAITERS_IDLE_MAX = 4
 WAITERS_MAX = 16
+# How often a directory that is to be removed may be found not empty after all.
+_REMOVE_LOOKS_MAX = 64
 
 # Bound once: an attribute look-up on a module costs a twentieth of the system call it leads to.
 _pread, _pwrite, _pwritev = os.pread, os.pwrite, os.pwritev
@@ -445,18 +448,28 @@ class _Request:
 
 
 def remove_tree(files: Files, path: str) -> None:
-    """Remove a directory and all below it; of a symbolic link the link alone, never what it leads to."""
+    """Remove a directory and all below it; of a symbolic link the link alone, never what it leads to.
+
+    Whoever does not know yet that it goes may still make a file in it, or take one away.
+    """
     if files.is_link(path):
         files.remove_file(path)
         return
-    for name in files.list_directory(path):
-        below = f"{path}/{name}"
-        stat = files.stat(below)
-        if stat is not None and stat.directory:
-            remove_tree(files, below)
-        else:
-            files.remove_file(below)
-    files.remove_directory(path)
+    for look in range(_REMOVE_LOOKS_MAX):
+        for name in files.list_directory(path):
+            below = f"{path}/{name}"
+            stat = files.stat(below)
+            if stat is not None and stat.directory:
+                remove_tree(files, below)
+            else:
+                with suppress(FileNotFoundError):
+                    files.remove_file(below)
+        try:
+            files.remove_directory(path)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or look == _REMOVE_LOOKS_MAX - 1:
+                raise
 
 
 class _Waiter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace, is_snapshot
+from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace, is_snapshot, topic_id_of
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.files import remove_tree
@@ -482,14 +482,14 @@ class Recovery:
         files = self.files
         topics = f"{self.path}/topics"
         known = {entry.directory.rpartition("/")[2]: entry for entry in catalog.by_id.values()}
-        for name in files.list_directory(topics):
+        for name in catalog.dropped_among(files.list_directory(topics)):
+            remove_tree(files, f"{topics}/{name}")
+        for name in files.list_directory(topics) if self.copied else ():
             entry = known.get(name)
-            if entry is None and _is_topic_id(name[:8]) and int(name[:8], 16) <= catalog.offset:
-                remove_tree(files, f"{topics}/{name}")
-            elif entry is None and _is_topic_id(name[:8]) and self.copied:
+            if entry is None and topic_id_of(name) is not None:
                 # Made after the catalog was copied: left there it would stand in the way of the next new topic.
                 self._put_aside(topics, name)
-            elif entry is not None and self.copied:
+            elif entry is not None:
                 # Copied at another moment than the catalog, a topic may have partitions that it does not know.
                 for partition in files.list_directory(f"{topics}/{name}"):
                     self._sweep_staged(f"{topics}/{name}/{partition}")
@@ -624,7 +624,3 @@ def build_tails(
             data[at : at + 96] = pack_block(1, state, place.incarnation)
     words.release()
     return data
-
-
-def _is_topic_id(text: str) -> bool:
-    return len(text) == 8 and all(letter in "0123456789abcdef" for letter in text)

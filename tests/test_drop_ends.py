@@ -1,0 +1,153 @@
+"""Drops and trims that meet somebody else in the files, or may not remove them; backups beside them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace.disk.copying_moment import Moment
+from tailrace.disk.files import Files
+from tailrace.errors import StorageError, TopicNotFoundError
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders", partitions=2, segment_bytes=4_096)
+        for _ in range(10):
+            topic.extend([b"x" * 100] * 20, partition=0)
+        log.topic("other").append("stays")
+        yield log
+
+
+def directories(log: tailrace.Log, name: str = "orders") -> list[Path]:
+    return sorted((Path(log.location) / "topics").glob(f"*-{name}"))
+
+
+def test_a_file_that_is_made_meanwhile_goes_as_well(log, monkeypatch):
+    """Somebody who stages a large write does not know yet that the topic is dropped."""
+    remove = Files.remove_directory
+    made: list[str] = []
+
+    def late(self: Files, path: str) -> None:
+        if "-orders/" in path and len(made) < 3:
+            made.append(f"{path}/late-{len(made)}.staged")
+            Path(made[-1]).write_bytes(b"late")
+        remove(self, path)
+
+    monkeypatch.setattr(Files, "remove_directory", late)
+    log.topic("orders").drop()
+    assert len(made) == 3
+    assert directories(log) == []
+
+
+def test_a_file_that_is_taken_away_meanwhile_is_not_missed(log, monkeypatch):
+    (directory,) = directories(log)
+    staged = directory / "0" / "late.staged"
+    staged.write_bytes(b"late")
+    remove, met = Files.remove_file, []
+
+    def first(self: Files, path: str) -> None:
+        if path == str(staged) and not met:
+            met.append(path)
+            os.unlink(path)
+        remove(self, path)
+
+    monkeypatch.setattr(Files, "remove_file", first)
+    log.topic("orders").drop()
+    assert met
+    assert directories(log) == []
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """Segments that nobody may remove, as in a directory without the right to write."""
+    remove = Files.remove_file
+
+    def refuse(self: Files, path: str) -> None:
+        if path.endswith(".seg"):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+        remove(self, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "remove_file", refuse)
+        yield patched
+
+
+def test_a_drop_that_cannot_remove_the_files_says_that_the_topic_is_gone(log, refused):
+    with pytest.raises(StorageError) as caught:
+        log.topic("orders").drop()
+    (left,) = directories(log)
+    assert caught.value.hint.startswith("The topic is dropped;")
+    assert str(left) in caught.value.hint
+    with pytest.raises(TopicNotFoundError):
+        log.topic("orders").read().count()
+    # The next one of that name is another one, in a directory of its own.
+    log.topic("orders").append("new")
+    assert len(directories(log)) == 2
+    refused.undo()
+    log.vacuum(dry_run=True)
+    assert left.exists()
+    log.vacuum()
+    assert not left.exists()
+    assert [record.text for record in log.topic("orders").read()] == ["new"]
+    assert [record.text for record in log.topic("other").read()] == ["stays"]
+    assert log.verify().ok
+
+
+def test_a_vacuum_leaves_directories_that_are_nobody_s(log):
+    topics = Path(log.location) / "topics"
+    later = topics / "00ffffff-later"
+    for kept in (later, topics / "notes", topics / "0000000g-odd"):
+        kept.mkdir()
+    log.vacuum()
+    assert {later.name, "notes", "0000000g-odd"} <= {entry.name for entry in topics.iterdir()}
+
+
+def test_a_trim_that_cannot_remove_the_files_says_that_the_records_are_gone(log, refused):
+    topic = log.topic("orders")
+    before = len(list(directories(log)[0].glob("0/*.seg")))
+    with pytest.raises(StorageError) as caught:
+        topic.trim(190, partition=0)
+    assert caught.value.hint.startswith("The records are trimmed;")
+    assert topic.offsets()[0][0] == 190
+    refused.undo()
+    log.vacuum()
+    assert len(list(directories(log)[0].glob("0/*.seg"))) < before
+    assert topic.read(partition=0).count() == 10
+
+
+@pytest.mark.parametrize("when", ["_find", "_standing"])
+def test_a_backup_beside_somebody_who_drops_and_makes_topics(log, tmp_path, monkeypatch, when):
+    """By another thread of this process, which takes in what the catalog says as soon as it is written."""
+    plain = getattr(Moment, when)
+    met = []
+
+    def beside(self: Moment, *arguments: object) -> object:
+        if not met:
+            met.append(when)
+            log.topic("orders").drop()
+            for number in range(5):
+                log.topic(f"made-{number}", partitions=3).append("new")
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(Moment, when, beside)
+    report = log.backup(tmp_path / "backup")
+    assert met
+    assert not report.damage
+    restored = tmp_path / "restored"
+    tailrace.Log.restore(tmp_path / "backup", restored)
+    with tailrace.open(restored) as copy:
+        assert copy.verify().ok
+        assert [record.text for record in copy.topic("other").read()] == ["stays"]
+        names = {topic.name for topic in copy.topics()}
+        # What counts is the moment under the journal lock.
+        if when == "_find":
+            assert names == {"other", *(f"made-{number}" for number in range(5))}
+        else:
+            assert names == {"orders", "other"}
+            assert copy.topic("orders").read().count() == 200
