@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -322,3 +324,40 @@ def test_drops_and_openings_that_take_turns():
                 drop_namespace(looker, LOG, "tenant")
             assert topics(opened(looker, TENANT)) == mine[0]
     assert set(ends) == {"dropped", "LockedError", "NotALogError"}
+
+
+OTHER = """
+import sys, tailrace
+with tailrace.open(sys.argv[1]) as log:
+    if sys.argv[2] == "drop":
+        log.drop_namespace("n")
+    else:
+        with log.namespace("n") as inner:
+            inner.topic("t").extend(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_reader_notices_that_its_namespace_was_dropped(tmp_path, anew):
+    """It holds no lock that would refuse the drop; what a new one of that name holds is not taken for the old."""
+
+    def other(*arguments: str) -> None:
+        subprocess.run([sys.executable, "-c", OTHER, str(tmp_path / "log"), *arguments], check=True, timeout=60)
+
+    other("fill", "old1", "old2")
+    with tailrace.open(tmp_path / "log", "r", namespace="n") as reader:
+        topic = reader.topic("t")
+        assert [record.text for record in topic.read()] == ["old1", "old2"]
+        following = iter(topic.read(follow=True, timeout=20))
+        assert [next(following).text for _ in range(2)] == ["old1", "old2"]
+        other("drop")
+        if anew:
+            other("fill", "new1", "new2", "new3")
+        for read in (
+            lambda: list(topic.read()), lambda: topic.read().count(), lambda: topic.get(1), lambda: next(following),
+        ):  # fmt: skip
+            with pytest.raises(NotALogError, match="removed or replaced"):
+                read()
+    if anew:
+        with tailrace.open(tmp_path / "log", "r", namespace="n") as reader:
+            assert [record.text for record in reader.topic("t").read()] == ["new1", "new2", "new3"]

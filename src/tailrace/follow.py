@@ -88,9 +88,12 @@ class Follower:
                     return
                 if not engine.rest(watch, patience, clear=False):
                     for_others = 0
+                    # Of a log that was removed nothing will ever come.
+                    engine.store.home.check_here()
                     continue
                 for_others += 1
                 if for_others > WAKES_FOR_OTHERS_MAX:
+                    engine.store.home.check_here()
                     engine.files.sleep(REST_SECONDS)
         finally:
             watch.close()

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from tailrace.disk.tails import LOG_FAILED_WORD
-from tailrace.errors import DiskFullError, DurabilityError, LockedError, ReadOnlyError, StorageError, TailraceError
+from tailrace.errors import (
+    DiskFullError,
+    DurabilityError,
+    LockedError,
+    NotALogError,
+    ReadOnlyError,
+    StorageError,
+    TailraceError,
+)
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -30,7 +38,7 @@ class Abandonable(Protocol):
 class Home:
     """One open directory: its files, its tails, and how long a wait may take."""
 
-    __slots__ = ("files", "gauges", "leaving", "log_id", "on_seal", "path", "tails", "timeout", "tuning")
+    __slots__ = ("files", "gauges", "leaving", "log_id", "on_seal", "path", "replaceable", "tails", "timeout", "tuning")
 
     def __init__(self, files: Files, path: str, log_id: bytes, tails: Tails, tuning: Tuning, timeout: float) -> None:
         self.files = files
@@ -40,11 +48,30 @@ class Home:
         self.tuning = tuning
         self.timeout = timeout
         self.gauges: Gauges | None = None
+        # Whether the directory may go while it is open: whoever only reads holds no lock that a drop would meet.
+        self.replaceable = False
         # Locks that are being released after an exception, with what abandons them. Noted by a plain store, which no
         # interrupt can come before; what is still here when its thread wants a lock was left behind.
         self.leaving: dict[DirectoryLock, Abandonable] = {}
         # Called after a segment was sealed, under its partition's lock; it returns at once.
         self.on_seal: Callable[[], None] | None = None
+
+    def is_gone(self) -> bool:
+        """Whether the tails at this path are no longer the open ones."""
+        try:
+            here, there = self.files.stat(self.tails.path), self.files.stat_open(self.tails.descriptor)
+        except OSError:
+            # A path that cannot be looked at just now says nothing.
+            return False
+        return here is None or (here.device, here.inode) != (there.device, there.inode)
+
+    def check_here(self) -> None:
+        """Refuse to go on with files that belong to another log by now, or to none."""
+        if self.replaceable and self.is_gone():
+            raise NotALogError(
+                f"The log at {self.path} was removed or replaced while it was open.",
+                hint="What was read before is whole; close it and open anew.",
+            )
 
     def check_writable(self) -> None:
         """Refuse to go on after the journal failed twice."""

@@ -284,6 +284,8 @@ class Reader:
         except FileNotFoundError:
             return None
         self.segment = segment
+        # Behind the opening: what goes later does not change what is open.
+        self.partition.home.check_here()
         key = (self.partition.path, base, segment.salt)
         index = self.indexes.sealed.get(key)
         if index is None and segment.salt:
@@ -387,6 +389,7 @@ class Reader:
         """Refuse to read a topic that was dropped."""
         if not self.partition.alive:
             raise TopicNotFoundError("The topic was dropped.")
+        self.partition.home.check_here()
 
     # Damage.
 

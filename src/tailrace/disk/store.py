@@ -69,6 +69,7 @@ class Store:
         self.settings = opened.settings
         tuning = tuning._replace(journal_bytes=int(opened.settings.get("journal_bytes", tuning.journal_bytes)))
         self.home = Home(files, path, opened.log_id, opened.tails, tuning, timeout)
+        self.home.replaceable = not self.writable
         self.tails = opened.tails
         self.indexes = Indexes()
         self.partitions: dict[int, Partition] = {}
@@ -542,7 +543,7 @@ class Store:
         """What the flusher's thread does: failures are marked in the tails, where the next append meets them."""
         gauges = self.home.gauges
         self.queue.look()
-        if self._is_gone():
+        if self.home.is_gone():
             self.gone, self.writable = True, False
         try:
             self.flush(FLUSHER_PATIENCE_SECONDS)
@@ -559,15 +560,6 @@ class Store:
             gauges.beat()
         if self.on_beat is not None:
             self.on_beat()
-
-    def _is_gone(self) -> bool:
-        """Whether the tails at this path are no longer the open ones."""
-        try:
-            here, there = self.files.stat(self.tails.path), self.files.stat_open(self.tails.descriptor)
-        except OSError:
-            # A path that cannot be looked at just now says nothing.
-            return False
-        return here is None or (here.device, here.inode) != (there.device, there.inode)
 
     def checkpoint(self) -> list[DurabilityError]:
         """Empty the journal, when anything is in it, and move every durable floor; what could not be synced."""
