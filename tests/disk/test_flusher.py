@@ -115,3 +115,14 @@ def test_what_a_busy_writer_appends_comes_to_disk(tmp_path):
                 topic.append("x")
             moved.add(partition.safe)
         assert len(moved) == 4
+
+
+def test_a_descriptor_stays_until_what_was_written_through_it_is_on_disk(log, partition):
+    """A system that fails to write back tells it to whoever had the file open then, and to nobody else."""
+    descriptor = partition.descriptor
+    assert not partition.retire()
+    assert partition.descriptor == descriptor >= 0
+    log.engine.store.flush()
+    assert partition.retire()
+    assert partition.descriptor < 0
+    assert log.topic("orders").append("second").offset == 1
