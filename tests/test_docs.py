@@ -155,7 +155,7 @@ INTERNAL = {
     "Fault": {"reached"},
     "Faults": {"reach", "take"},
     "Log": {"engine", "is_closed", "opened", "writing"},
-    "Producer": {"check_same", "forget"},
+    "Producer": {"check_same", "forget", "reentered", "refuse_waiting"},
     "Topic": {"ensure", "plan", "route", "shape"},
     "Transaction": {"enlist", "take"},
 }

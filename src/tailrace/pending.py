@@ -1,37 +1,70 @@
-"""Pending records: groups of them on their way to a partition, and the futures of their positions."""
+"""Pending records: groups of them on their way to their partitions, and the futures of their positions."""
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tailrace.disk.staging import Write
 from tailrace.intake import Rows
 from tailrace.records import Position
 
 if TYPE_CHECKING:
     from tailrace.producer import Producer
+    from tailrace.routes import Route
 
+_position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 _FUTURE_FIELDS = frozenset({"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"})
 
 
+class Part:
+    """Records of a group that go to one partition, and what became of them."""
+
+    __slots__ = ("error", "first", "partition", "places")
+
+    def __init__(self, partition: int, places: range | list[int]) -> None:
+        self.partition = partition
+        # Which records of the group, in their order; a range are all of them.
+        self.places = places
+        self.first = -1
+        self.error: BaseException | None = None
+
+    def position(self, place: int) -> Position:
+        """Where a record is, once the first of the part has its offset."""
+        places = self.places
+        before = place if type(places) is range else bisect_left(places, place)
+        return _position(Position, (self.partition, self.first + before))
+
+    def tell(self, future: Future[Position], place: int) -> None:
+        """Settle the future of one of the records."""
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.position(place))
+
+
 class Group(Rows):
-    """Records of one partition that are sent together; all have the time of the first that came without its own."""
+    """Records that are sent together, in the order in which they came; those without a time have that of the first.
 
-    __slots__ = ("error", "first", "partition", "producer", "time", "waiting")
+    Which partitions take them is decided when they are sent: by then the topic may have more of them, or be another.
+    """
 
-    def __init__(self, producer: Producer, partition: int) -> None:
+    __slots__ = ("parts", "producer", "time", "waiting")
+
+    def __init__(self, producer: Producer) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes] | None = None
         self.times: list[int] | None = None
         self.producer = producer
-        self.partition = partition
         self.time = producer.engine.files.now_us()
-        self.first = -1
-        self.error: BaseException | None = None
-        # Futures that somebody waits for; all others find their result here when they are asked.
-        self.waiting: dict[PendingPosition, None] = {}
+        # The part of each record that is settled; empty before the first is.
+        self.parts: list[Part | None] = []
+        # Futures that somebody waits for, by their records; all others find their result here when they are asked.
+        self.waiting: dict[int, PendingPosition] = {}
 
     @property
     def plain(self) -> bool:
@@ -47,37 +80,65 @@ class Group(Rows):
             self.headers = [b""] * before
         if time is not None and self.times is None:
             self.times = [self.time] * before
-        self.values.append(value)
-        if self.keys is not None:
-            self.keys.append(key)
-        if self.headers is not None:
-            self.headers.append(headers)
-        if self.times is not None:
-            self.times.append(self.time if time is None else time)
+        try:
+            self.values.append(value)
+            if self.keys is not None:
+                self.keys.append(key)
+            if self.headers is not None:
+                self.headers.append(headers)
+            if self.times is not None:
+                self.times.append(self.time if time is None else time)
+        except BaseException:
+            # An interrupt: columns of different lengths would take all others of the group with them.
+            for column in (self.values, self.keys, self.headers, self.times):
+                if column is not None:
+                    del column[before:]
+            raise
 
-    def settle(self, first: int, error: BaseException | None = None) -> None:
-        """Tell every future: the offset of the first record, or what went wrong."""
+    def place(self, parts: list[Part], route: Route, keyless: Callable[[], int]) -> list[Part]:
+        """The records of some parts as parts for the partitions that the topic has now."""
+        keys = self.keys
+        places = parts[0].places
+        if type(places) is not range:
+            places = sorted(place for part in parts for place in part.places)
+            keys = None if keys is None else [keys[place] for place in places]
+        placed = Rows(places, keys).by_partition(route.count, route.hash, keyless)
+        return [Part(index, rows.values) for index, rows in placed.items()]  # type: ignore[arg-type]  # some of places
+
+    def write(self, part: Part, route: Route) -> Write:
+        """What is written for a part."""
+        places = part.places
+        rows = self._pick(places) if isinstance(places, list) else self
+        return Write(route.partitions[part.partition], rows.frames(self.time, route.codec, route.maximum))
+
+    def settle(self, part: Part) -> None:
+        """Tell the futures of a part: their positions, or what went wrong."""
+        places = part.places
+        if type(places) is range:
+            self.parts = [part] * len(places)
+        else:
+            parts = self.parts or [None] * len(self.values)
+            for place in places:
+                parts[place] = part
+            self.parts = parts
+        # Whoever looked before that is waiting by now, or comes to it before the lock is to be had.
         with self.producer.settling:
-            self.first = first
-            self.error = error
-            waiting, self.waiting = self.waiting, {}
-        for future in waiting:
+            waiting = self.waiting
+            told = [waiting.pop(place) for place in places if place in waiting] if waiting else []
+        for future in told:
             if "_condition" not in future.__dict__:
                 # An interrupt came before it was a future: it becomes a settled one when it is asked again.
                 continue
             try:
-                self.tell(future, future._index)
+                part.tell(future, future._index)
             except BaseException as error:  # noqa: BLE001  # a callback that wants to end its thread would end the sender
                 threading.excepthook(
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
                 )
 
-    def tell(self, future: Future[Position], index: int) -> None:
-        """Settle the future of one of the records."""
-        if self.error is not None:
-            future.set_exception(self.error)
-        else:
-            future.set_result(Position(self.partition, self.first + index))
+    def part(self, index: int) -> Part | None:
+        """What became of one of the records, once it is known."""
+        return self.parts[index] if self.parts else None
 
 
 class PendingPosition(Future[Position]):
@@ -103,30 +164,33 @@ class PendingPosition(Future[Position]):
             if "_condition" not in self.__dict__:
                 # The fields come in one step, so that no interrupt leaves a future that nobody settles.
                 made: Future[Position] = Future()
-                if self.done():
-                    group.tell(made, self._index)
+                part = group.part(self._index)
+                if part is None:
+                    group.waiting[self._index] = self
                 else:
-                    group.waiting[self] = None
+                    part.tell(made, self._index)
                 self.__dict__.update(made.__dict__)
         return self.__dict__[name]
 
     def done(self) -> bool:
         """Whether the record is written, or failed."""
-        return self._group.first >= 0 or self._group.error is not None
+        return self._group.part(self._index) is not None
 
     def result(self, timeout: float | None = None) -> Position:
         """The position, after waiting for it; raises what went wrong."""
         group = self._group
-        if group.first >= 0:
-            return Position(group.partition, group.first + self._index)
-        if group.error is None:
+        part = group.part(self._index)
+        if part is None:
             group.producer.refuse_waiting("result()")
+        elif part.error is None:
+            return part.position(self._index)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What went wrong, after waiting for it; None when nothing did."""
-        if self.done():
-            return self._group.error
+        part = self._group.part(self._index)
+        if part is not None:
+            return part.error
         self._group.producer.refuse_waiting("exception()")
         return super().exception(timeout)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from tailrace.disk.staging import Write
 from tailrace.engine import name_damage
 from tailrace.errors import (
     BusyError,
@@ -21,7 +21,7 @@ from tailrace.handlers import refuse_handler
 from tailrace.intake import UNSET, check_sizes, encode_value
 from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFER_BYTES_MAX
 from tailrace.options import parse_duration, parse_size, parse_time
-from tailrace.pending import Group, PendingPosition
+from tailrace.pending import Group, Part, PendingPosition
 from tailrace.records import encode_data, encode_headers
 
 if TYPE_CHECKING:
@@ -69,15 +69,14 @@ class Producer:
         self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
-        self._route: Route | None = None
-        self._groups: dict[int, Group] = {}
-        # The partition of keyless records until the next send, and its group as long as it holds nothing but values.
-        self._index = 0
+        # What the next send takes; and the same again as long as it holds nothing but values.
+        self._group: Group | None = None
         self._plain: Group | None = None
         # Bytes that were not sent yet, and up to how many an append needs to look at nothing else.
         self._buffered = 0
         self._sending = 0
         self._limit = 0
+        # The largest value, as of the last look at the topic; 0 before the first.
         self._value_bytes_max = 0
         self._due = 0.0
         # Sends are numbered: the one that is being filled, the one that need not linger, the one that is done.
@@ -142,31 +141,27 @@ class Producer:
         size = value_bytes + key_bytes + len(stored) + RECORD_OVERHEAD_BYTES
         with self._mutex:
             self._check_open()
-            route = self._route
-            if route is None:
+            if not self._value_bytes_max:
                 self.topic.shape(self.engine).check_first(value_bytes, key_bytes, None, None)
-                route = self._take_route(self.topic.route(self.engine))
-            check_sizes(value_bytes, key_bytes, route.maximum)
+                self._value_bytes_max = self.topic.route(self.engine).maximum
+            check_sizes(value_bytes, key_bytes, self._value_bytes_max)
             if self._buffered + size > self._limit:
                 self._make_room(size)
-            index = self._index if key is None else route.hash(key) % route.count
-            group = self._groups.get(index) or self._begin(index)
+            group = self._group
+            if group is None:
+                group = self._begin()
             future = PendingPosition(group, len(group.values))
+            # Before the group has a column that the short way knows nothing of.
+            self._plain = None
             group.add(value, key, stored, time)
             self._buffered += size
-            if index == self._index:
-                self._plain = group if group.plain else None
+            if key is None and group.plain:
+                self._plain = group
             return future
-
-    def _take_route(self, route: Route) -> Route:
-        self._route = route
-        self._index = self.topic.sticky.next(route.count)
-        self._value_bytes_max = route.maximum
-        return route
 
     def _make_room(self, size: int) -> None:
         """So much is buffered that it is sent at once; and when the buffer is full, wait until some of it was."""
-        if self._groups:
+        if self._group is not None:
             self._hurried = self._filling
             self._limit = self.buffer_bytes
             self._work.notify()
@@ -180,16 +175,15 @@ class Producer:
             )
         self._check_open()
 
-    def _begin(self, index: int) -> Group:
-        if not self._groups:
-            self._due = monotonic() + self.linger
-            self._limit = min(self._buffered + EAGER_BYTES, self.buffer_bytes)
-            if self.sender is None:
-                name = f"tailrace-producer-{self.topic.name}"
-                self.sender = threading.Thread(target=self._run, name=name, daemon=True)
-                self.sender.start()
-            self._work.notify()
-        group = self._groups[index] = Group(self, index)
+    def _begin(self) -> Group:
+        self._due = monotonic() + self.linger
+        self._limit = min(self._buffered + EAGER_BYTES, self.buffer_bytes)
+        if self.sender is None:
+            name = f"tailrace-producer-{self.topic.name}"
+            self.sender = threading.Thread(target=self._run, name=name, daemon=True)
+            self.sender.start()
+        self._work.notify()
+        group = self._group = Group(self)
         return group
 
     def reentered(self) -> BusyError:
@@ -211,7 +205,7 @@ class Producer:
         self.refuse_waiting("flush()")
         seconds = None if timeout is None else parse_duration(timeout, "timeout")
         with self._mutex:
-            wanted = self._filling if self._groups else self._filling - 1
+            wanted = self._filling if self._group is not None else self._filling - 1
             self._hurried = max(self._hurried, wanted)
             self._work.notify()
             if not self._room.wait_for(lambda: self._done >= wanted, seconds):
@@ -279,9 +273,9 @@ class Producer:
     # The thread.
 
     def _run(self) -> None:
-        while groups := self._next():
+        while (group := self._next()) is not None:
             size = self._sending
-            error = self._send(groups)
+            error = self._send(group)
             with self._mutex:
                 self._buffered -= size
                 self._done += 1
@@ -289,62 +283,57 @@ class Producer:
                 self._room.notify_all()
         self.engine.producers.discard(self)
 
-    def _next(self) -> list[Group]:
+    def _next(self) -> Group | None:
         """Wait for records, and for more of them as long as it is worth it; nothing after the close."""
         with self._mutex:
-            self._work.wait_for(lambda: self._groups or self.closed)
+            self._work.wait_for(lambda: self._group is not None or self.closed)
             while not self.closed and self._hurried < self._filling and (left := self._due - monotonic()) > 0:
                 self._work.wait(left)
-            groups, self._groups = self._groups, {}
-            if not groups:
-                return []
-            self._filling += 1
-            self._sending = self._buffered
-            self._plain = None
-            if self._route is not None:
-                self._index = self.topic.sticky.next(self._route.count)
-            return [*groups.values()]
+            group, self._group = self._group, None
+            if group is not None:
+                self._filling += 1
+                self._sending = self._buffered
+                self._plain = None
+            return group
 
-    def _send(self, groups: list[Group]) -> BaseException | None:
-        """Write what was buffered; its groups learn how it went, and the first error is returned."""
+    def _send(self, group: Group) -> BaseException | None:
+        """Write what was buffered; its futures learn how it went, and the first error is returned."""
         failed: BaseException | None = None
         engine = self.engine
+        route: Route | None = None
+        parts = [Part(0, range(len(group)))] if len(group) else []
         engine.enter()
         try:
-            while groups:
-                size = len(groups)
+            while parts:
+                size = len(parts)
                 try:
-                    route = self.topic.route(engine)
-                    # What waits for the disk shares one commit. The rest is written partition by partition, and so
-                    # is everything after a topic was dropped and made again with fewer partitions.
-                    fits = all(group.partition < route.count for group in groups)
-                    size = PARTICIPANTS_MAX if route.durable == 0.0 and fits else 1
-                    firsts = route.store.extend([plan(route, group) for group in groups[:size]], route.durable)
+                    if route is None:
+                        route = self.topic.route(engine)
+                        parts = group.place(parts, route, partial(self.topic.sticky.next, route.count))
+                    # What waits for the disk shares one commit. The rest is written partition by partition.
+                    size = PARTICIPANTS_MAX if route.durable == 0.0 else 1
+                    firsts = route.store.extend([group.write(part, route) for part in parts[:size]], route.durable)
                 except TopicNotFoundError:
-                    # Dropped since the route was taken: its successor takes the records.
+                    # Dropped since the route was taken: its successor takes what is left, with the partitions it has.
+                    route = None
                     continue
                 except Exception as error:  # noqa: BLE001  # whatever it is, whoever waits for the futures must know
                     failed = failed or error
                     if isinstance(error, CorruptionError):
                         name_damage(error, self.topic.name)
-                    for group in groups[:size]:
-                        group.settle(-1, error)
+                    for part in parts[:size]:
+                        part.error = error
+                        group.settle(part)
                 else:
-                    for group, first in zip(groups, firsts, strict=False):
-                        group.settle(first)
+                    for part, first in zip(parts, firsts, strict=False):
+                        part.first = first
+                        group.settle(part)
                     with self._mutex:
-                        self._route = route
                         self._value_bytes_max = route.maximum
-                del groups[:size]
+                del parts[:size]
         finally:
             engine.leave()
         return failed
-
-
-def plan(route: Route, group: Group) -> Write:
-    """What is written for a group."""
-    group.partition %= route.count
-    return Write(route.partitions[group.partition], group.frames(group.time, route.codec, route.maximum))
 
 
 def refuse_callback(producers: Iterable[Producer], what: str) -> None:

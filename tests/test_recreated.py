@@ -1,0 +1,294 @@
+"""Topics that grow, or are dropped and made again, between the appends to them and the write of these."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import defaultdict
+
+import pytest
+
+import tailrace
+from tailrace import errors
+from tailrace.disk.store import Store
+from tailrace.partitioner import murmur2
+from tailrace.pending import Group
+from tailrace.transactions import Share
+
+KEYS = [b"key %d" % number for number in range(40)]
+HASHES = {"crc32": zlib.crc32, "murmur2": murmur2}
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        yield log
+
+
+def again(log, **settings):
+    """Drop the topic and make its successor, as somebody else would."""
+    log.topic("orders").drop()
+    log.topic("orders", **settings)
+
+
+def grow(log, partitions):
+    log.topic("orders").alter(partitions=partitions)
+
+
+# From how many partitions, and what happens.
+CHANGES = [
+    pytest.param(4, lambda log: again(log, partitions=1), id="one again"),
+    pytest.param(3, lambda log: again(log, partitions=2), id="fewer again"),
+    pytest.param(1, lambda log: again(log, partitions=4), id="more again"),
+    pytest.param(3, lambda log: again(log, partitions=3, partitioner="murmur2"), id="by another hash"),
+    pytest.param(1, lambda log: grow(log, 4), id="from one"),
+    pytest.param(2, lambda log: grow(log, 3), id="grown"),
+]
+
+
+def once(monkeypatch, owner, name, action, *, at=1):
+    """Do something right before one call of a method; the others are as ever."""
+    original, calls = getattr(owner, name), []
+
+    def method(*arguments, **more):
+        calls.append(name)
+        if len(calls) == at:
+            action()
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, method)
+    return calls
+
+
+def check_places(topic, keys=KEYS):
+    """Every record once, in the partition of its key, and in each partition as they were given."""
+    settings = topic.settings
+    found = defaultdict(list)
+    for record in topic.read():
+        found[record.partition].append((record.key, record.value))
+    wanted = defaultdict(list)
+    for number, key in enumerate(keys):
+        wanted[HASHES[settings["partitioner"]](key) % settings["partitions"]].append((key, b"%d" % number))
+    assert dict(found) == dict(wanted)
+
+
+# Transactions.
+
+
+@pytest.mark.parametrize(("partitions", "change"), CHANGES)
+def test_a_transaction_places_its_records_by_the_topic_that_takes_them(log, monkeypatch, partitions, change):
+    topic = log.topic("orders", partitions=partitions)
+    calls = once(monkeypatch, Share, "frames", lambda: change(log))
+    with log.transaction() as tx:
+        tx.append("orders", "0", key=KEYS[0])
+        tx.extend("orders", [str(number) for number in range(1, len(KEYS))], keys=KEYS[1:])
+        tx.append("other", "beside")
+    assert calls
+    check_places(topic)
+    assert [record.text for record in log.topic("other").read()] == ["beside"]
+    [_, first], [_, rest], _ = tx.positions
+    [(index, offsets)] = first.items()
+    assert topic.get(offsets[0], index).value == b"0"
+    values = {topic.get(offset, index).text for index, offsets in rest.items() for offset in offsets}
+    assert values == {str(number) for number in range(1, len(KEYS))}
+
+
+def test_a_transaction_for_a_partition_that_is_gone_writes_nothing(log, monkeypatch):
+    topic = log.topic("orders", partitions=3)
+    log.topic("other").append("there")
+    once(monkeypatch, Share, "frames", lambda: again(log, partitions=2))
+    tx = log.transaction().__enter__()
+    tx.append("orders", "lost", partition=2)
+    tx.append("other", "lost")
+    with pytest.raises(ValueError, match="no partition 2: the topic has 2"):
+        tx.__exit__(None)
+    assert topic.read().count() == 0
+    assert log.topic("other").read().count() == 1
+
+
+def test_a_transaction_that_expects_an_offset_in_a_partition_that_is_gone(log, monkeypatch):
+    """While the topic beside it is still to be made, which is when offsets are compared before anything is."""
+    topic = log.topic("orders", partitions=3)
+    once(monkeypatch, Share, "frames", lambda: again(log, partitions=1))
+    tx = log.transaction().__enter__()
+    tx.append("orders", "lost", partition=2, expect_offset=0)
+    tx.append("other", "lost")
+    with pytest.raises(ValueError, match="no partition 2: the topic has 1"):
+        tx.__exit__(None)
+    assert topic.read().count() == 0
+    assert {info.records for info in log.topics()} == {0}
+
+
+def test_a_transaction_whose_topic_has_another_maximum_by_now(log, monkeypatch):
+    log.topic("orders", max_record_bytes=100)
+    once(monkeypatch, Share, "frames", lambda: again(log, max_record_bytes=10))
+    with pytest.raises(errors.RecordTooLargeError), log.transaction() as tx:
+        tx.append("orders", "x" * 50)
+    assert log.topic("orders").read().count() == 0
+
+
+# Producers.
+
+
+def check_futures(topic, futures):
+    for number, future in enumerate(futures):
+        position = future.result(20)
+        assert topic.get(position.offset, position.partition).value == b"%d" % number
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize(("partitions", "change"), CHANGES)
+def test_a_producer_places_its_records_by_the_topic_that_takes_them(tmp_path, partitions, change, durable):
+    with tailrace.open(tmp_path / "shop", durable=durable) as log:
+        topic = log.topic("orders", partitions=partitions)
+        with log.topic("orders").producer(linger="1h") as sending:
+            futures = [sending.append(str(number), key=key) for number, key in enumerate(KEYS[:20])]
+            change(log)
+            # The buffer is the same, and its records keep their order.
+            futures += [sending.append(str(number), key=key) for number, key in enumerate(KEYS[20:], 20)]
+            told = []
+            futures[3].add_done_callback(told.append)
+        check_places(topic)
+        check_futures(topic, futures)
+        assert told == [futures[3]]
+
+
+@pytest.mark.parametrize(("partitions", "change"), CHANGES[:4])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_topic_that_is_made_again_while_it_is_sent_to(tmp_path, monkeypatch, partitions, change, durable):
+    with tailrace.open(tmp_path / "shop", durable=durable) as log:
+        topic = log.topic("orders", partitions=partitions)
+        with log.topic("orders").producer(linger="1h") as sending:
+            futures = [sending.append(str(number), key=key) for number, key in enumerate(KEYS)]
+            calls = once(monkeypatch, Store, "extend", lambda: change(log))
+            sending.flush()
+            assert len(calls) > 1
+        check_places(topic)
+        check_futures(topic, futures)
+
+
+def test_a_topic_that_is_made_again_between_two_partitions_takes_what_is_left(tmp_path, monkeypatch):
+    with tailrace.open(tmp_path / "shop", durable=False) as log:
+        topic = log.topic("orders", partitions=3)
+        with log.topic("orders").producer(linger="1h") as sending:
+            futures = [sending.append(str(number), key=key) for number, key in enumerate(KEYS)]
+            once(monkeypatch, Store, "extend", lambda: again(log, partitions=2), at=2)
+            sending.flush()
+        left = [number for number, key in enumerate(KEYS) if zlib.crc32(key) % 3]
+        assert 0 < len(left) < len(KEYS)
+        found = defaultdict(list)
+        for record in topic.read():
+            assert zlib.crc32(record.key) % 2 == record.partition
+            found[record.partition].append(int(record.value))
+        assert sorted(number for numbers in found.values() for number in numbers) == left
+        assert all(numbers == sorted(numbers) for numbers in found.values())
+        for number, future in enumerate(futures):
+            position = future.result(20)
+            if number in left:
+                assert found[position.partition][position.offset] == number
+            else:
+                assert position.partition == 0
+
+
+def test_a_key_is_where_the_others_of_it_are_after_partitions_were_added(log):
+    topic = log.topic("orders", partitions=1)
+    with log.topic("orders").producer(linger="1h") as sending:
+        [sending.append("before", key=key) for key in KEYS]
+        grow(log, 3)
+        topic.extend(["between"] * len(KEYS), keys=KEYS)
+        [sending.append("after", key=key) for key in KEYS]
+    places = defaultdict(list)
+    for record in topic.read():
+        places[record.key].append((record.partition, record.text))
+    for key in KEYS:
+        index = zlib.crc32(key) % 3
+        assert places[key] == [(index, "between"), (index, "before"), (index, "after")]
+
+
+def test_records_without_a_key_go_to_a_partition_that_is_there(log):
+    topic = log.topic("orders", partitions=8)
+    with log.topic("orders").producer(linger="1h") as sending:
+        futures = []
+        for number in range(30):
+            headers = {"n": str(number)} if number % 7 == 3 else None
+            futures.append(sending.append(str(number), key=KEYS[number] if number % 5 == 4 else None, headers=headers))
+        again(log, partitions=2)
+    check_futures(topic, futures)
+    keyless = [record for record in topic.read() if record.key is None]
+    assert len({record.partition for record in keyless}) == 1
+    assert [int(record.value) for record in keyless] == [number for number in range(30) if number % 5 != 4]
+    for record in topic.read():
+        assert record.headers == ({"n": record.value} if int(record.value) % 7 == 3 else {})
+
+
+def test_a_topic_that_is_not_the_one_asked_for_fails_every_future(log):
+    sending = log.topic("orders", partitions=3).producer(linger="1h")
+    futures = [sending.append(str(number), key=key) for number, key in enumerate(KEYS)]
+    again(log, partitions=2)
+    with pytest.raises(errors.SettingsMismatchError):
+        sending.close()
+    assert {type(future.exception(20)) for future in futures} == {errors.SettingsMismatchError}
+    assert log.topic("orders").read().count() == 0
+
+
+def test_who_waits_for_one_partition_does_not_wait_for_the_next(tmp_path, monkeypatch):
+    with tailrace.open(tmp_path / "shop", durable=False) as log:
+        topic = log.topic("orders", partitions=2)
+        told = threading.Event()
+        with topic.producer(linger="1h") as sending:
+            futures = [sending.append(str(number), key=key) for number, key in enumerate(KEYS)]
+            first = next(number for number, key in enumerate(KEYS) if zlib.crc32(key) % 2 == 0)
+            futures[first].add_done_callback(lambda future: told.set())
+            seen = []
+            once(monkeypatch, Store, "extend", lambda: seen.append(told.wait(20)), at=2)
+        assert seen == [True]
+        check_futures(topic, futures)
+
+
+# What an interrupt leaves in a group.
+
+
+class Interrupted(list):
+    """A column whose next item is interrupted."""
+
+    def append(self, item):
+        super().append(item)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("column", ["values", "keys", "headers", "times"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_record_that_was_interrupted_harms_no_other(log, column, partitions):
+    topic = log.topic("orders", partitions=partitions)
+    with topic.producer(linger="1h") as sending:
+        more = {"headers": {"a": "b"}, "timestamp": 1_700_000_000_000_000}
+        futures = [sending.append("0", key="a", **more)]
+        group = sending._group
+        setattr(group, column, Interrupted(getattr(group, column)))
+        with pytest.raises(KeyboardInterrupt):
+            sending.append("lost", key="b", **more)
+        setattr(group, column, [*getattr(group, column)])
+        futures += [sending.append("1", key="b", **more), sending.append("2")]
+    check_futures(topic, futures)
+    assert topic.read().count() == 3
+
+
+def test_a_record_with_a_key_that_was_interrupted_after_it_was_taken(log, monkeypatch):
+    """The values that come after it alone must not go past the column that it began."""
+    topic = log.topic("orders")
+    add = Group.add
+
+    def interrupted(*arguments):
+        add(*arguments)
+        raise KeyboardInterrupt
+
+    with topic.producer(linger="1h") as sending:
+        sending.append("0")
+        monkeypatch.setattr(Group, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sending.append("1", key="a")
+        monkeypatch.undo()
+        futures = [sending.append("2"), sending.append("3")]
+    assert [future.result(20).offset for future in futures] == [2, 3]
+    assert [record.text for record in topic.read()] == ["0", "1", "2", "3"]
+    assert [record.key for record in topic.read()] == [None, b"a", None, None]
