@@ -8,7 +8,8 @@ them in one transaction with a marker, so that a repeated batch changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace import engine as engines
@@ -18,14 +19,14 @@ from tailrace.disk.frame import HEADER_BYTES, Prepared, body_fits, place, read_h
 from tailrace.disk.partition import frames_size
 from tailrace.disk.staging import Write
 from tailrace.disk.store import one_group
-from tailrace.errors import CorruptionError, GroupBusyError, OffsetMismatchError
+from tailrace.errors import CorruptionError, GroupBusyError, OffsetMismatchError, StorageError, TailraceError
 from tailrace.intake import take_in
 from tailrace.limits import ADOPT_ALONE_BYTES_MIN, ADOPT_BYTES_MIN, VALUE_BYTES_MAX
 from tailrace.options import parse_count, parse_duration
 from tailrace.plans import ReadPart, Survey, TopicBounds, plan, read, read_arrow
 from tailrace.routes import checked_partition
 from tailrace.spans import dropped
-from tailrace.staged import StagedPart, check_present, combine, frames_of, prepared_again, remove, sweep
+from tailrace.staged import StagedPart, check_present, combine, frames_of, prepared_again, remove, remove_parts, sweep
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -175,7 +176,8 @@ def stage(log: Log, topic: str, partition: int, frames: Frames) -> StagedPart:
         raise ValueError("There are no records to stage.")
     engine = log.writing()
     place, topic_id = _partition(engine, topic, partition)
-    made = engine.write(lambda: combine(place, frames.prepared))
+    with _alive(place, topic):
+        made = engine.write(lambda: combine(place, frames.prepared))
     return StagedPart(topic, topic_id, partition, f"{place.path}/{made.name}", made)
 
 
@@ -187,8 +189,9 @@ def commit(
 ) -> CommitResult:
     """Append all parts in one transaction, whole or absent across any crash, in the order given.
 
-    With a `marker` (application, batch) a batch up to the application's last one is not written again, and its staged
-    files are removed. A `witness` says what the batch was made of, and is kept with the marker.
+    A staged part is committed once: given twice it is a ValueError, and given again later it is gone. With a `marker`
+    (application, batch) a batch up to the application's last one is not written again, and its staged files are
+    removed. A `witness` says what the batch was made of, and is kept with the marker.
     """
     engine = log.writing()
     return engine.write(lambda: _Commit(engine, marker, witness).run(parts))
@@ -207,8 +210,13 @@ def applied_witness(log: Log, application: str) -> str | None:
 
 
 def abandon(log: Log, staged: Iterable[StagedPart]) -> int:
-    """Remove staged segments that will not be committed; how many were still there."""
-    return remove(log.writing().files, [part.path for part in staged])
+    """Remove staged segments that will not be committed; how many were removed.
+
+    One that may be committed stays, as after a CommittedNotVisibleError or where a sync failed.
+    """
+    engine = log.writing()
+    parts = [*staged]
+    return engine.write(lambda: remove_parts(engine, parts))
 
 
 def sweep_staged(log: Log, older_than: Duration = "1h") -> int:
@@ -233,6 +241,7 @@ class _Commit:
 
     def run(self, parts: Sequence[InlinePart | StagedPart]) -> CommitResult:
         groups: dict[tuple[str, int], list[InlinePart | StagedPart]] = {}
+        _check_once(parts)
         for part in parts:
             if isinstance(part, StagedPart) or part.frames.prepared:
                 groups.setdefault((part.topic, part.partition), []).append(part)
@@ -251,7 +260,7 @@ class _Commit:
             remove(self.files, self.made)
             return self._repeated(parts)
         # Those that were adopted have another name by now; the others were copied into one that was.
-        remove(self.files, [part.path for part in parts if isinstance(part, StagedPart)])
+        self._forget(parts)
         ranges = []
         at = 0
         for key, some in zip(groups, by_partition, strict=True):
@@ -265,12 +274,26 @@ class _Commit:
         return last is not None and last >= self.batch
 
     def _repeated(self, parts: Sequence[InlinePart | StagedPart]) -> CommitResult:
-        remove(self.files, [part.path for part in parts if isinstance(part, StagedPart)])
+        self._forget(parts)
         return CommitResult(False, ())
+
+    def _forget(self, parts: Sequence[InlinePart | StagedPart]) -> None:
+        """Remove the files of parts that are not needed any more: the batch is decided, whatever becomes of them."""
+        try:
+            remove_parts(self.engine, [part for part in parts if isinstance(part, StagedPart)])
+        except (TailraceError, OSError):
+            # They are swept.
+            return
 
     def _writes(self, topic: str, index: int, group: Sequence[InlinePart | StagedPart]) -> list[Write]:
         """What one partition gets: frames, or segments; large staged ones as they are, all between them as new ones."""
         partition, topic_id = _partition(self.engine, topic, index)
+        with _alive(partition, topic):
+            return self._writes_to(partition, topic, topic_id, group)
+
+    def _writes_to(
+        self, partition: Partition, topic: str, topic_id: int, group: Sequence[InlinePart | StagedPart]
+    ) -> list[Write]:
         for part in group:
             if isinstance(part, StagedPart):
                 if part.topic_id != topic_id:
@@ -295,6 +318,13 @@ class _Commit:
 
     def _combined(self, partition: Partition, parts: Sequence[InlinePart | StagedPart]) -> Write:
         """One segment of several parts."""
+        copied = [part for part in parts if isinstance(part, StagedPart)]
+
+        def guard() -> None:
+            # Their files are looked at again under the locks: meanwhile they may have been committed or abandoned.
+            for part in copied:
+                check_present(self.files, part)
+
         every = (
             frame
             for part in parts
@@ -302,7 +332,7 @@ class _Commit:
         )
         made = combine(partition, every)
         self.made.append(f"{partition.path}/{made.name}")
-        return Write(partition, (), None, made)
+        return Write(partition, (), None, made, guard)
 
     def _transact(self, writes: list[Write]) -> list[int] | None:
         """The first offsets; None when another process applied the batch in between."""
@@ -324,6 +354,27 @@ class _Commit:
                 continue
             markers.shorten(self.engine, expect, sum(frame.count for frame in frames))
             return firsts
+
+
+def _check_once(parts: Sequence[InlinePart | StagedPart]) -> None:
+    """Refuse a staged part that is given twice: its one file cannot be adopted at two places."""
+    seen = set()
+    for part in parts:
+        if isinstance(part, StagedPart):
+            if part.segment.salt in seen:
+                raise ValueError(f"The staged part {part.path} is given twice; stage its frames once for each time.")
+            seen.add(part.segment.salt)
+
+
+@contextmanager
+def _alive(partition: Partition, topic: str) -> Iterator[None]:
+    """Say that a topic was dropped, where its files are gone because of that."""
+    try:
+        yield
+    except StorageError:
+        if not partition.alive:
+            raise dropped(topic) from None
+        raise
 
 
 def _partition(engine: Engine, topic: str, index: int) -> tuple[Partition, int]:

@@ -10,12 +10,13 @@ from tailrace.disk.frame import Header, Prepared, place, salt_chain
 from tailrace.disk.home import storage_error
 from tailrace.disk.partition import salted
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, read_segment_header, reading, walk
-from tailrace.disk.staging import Staged
-from tailrace.errors import CorruptionError, StorageError, TailraceError
+from tailrace.disk.staging import Staged, discard, gone
+from tailrace.errors import CorruptionError, DurabilityError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.partition import Partition
+    from tailrace.disk.store import Store
     from tailrace.engine import Engine
 
 SUFFIX = ".staged"
@@ -47,8 +48,10 @@ class StagedPart(NamedTuple):
 def frames_of(files: Files, part: StagedPart) -> Iterator[Prepared]:
     """The frames of a staged segment, checked."""
     segment = part.segment
-    check_present(files, part)
-    descriptor = files.open(part.path)
+    try:
+        descriptor = files.open(part.path)
+    except FileNotFoundError:
+        raise gone(part.path) from None
     try:
         header = read_segment_header(files, descriptor)
         position = 0
@@ -126,7 +129,7 @@ class Growing:
         """Remove it, unless that was done before."""
         if self.descriptor is not None:
             self._close()
-            self.files.remove_file(self.path)
+            discard(self.files, self.path)
 
     def _close(self) -> None:
         descriptor, self.descriptor = self.descriptor, None
@@ -175,21 +178,45 @@ def combine(partition: Partition, frames: Iterable[Prepared], begun: Growing | N
 def check_present(files: Files, part: StagedPart) -> None:
     """Refuse a part whose file is gone: the commit would publish offsets that nothing holds."""
     if files.stat(part.path) is None:
-        raise StorageError(
-            f"The staged segment {part.path} is gone.",
-            path=part.path,
-            hint="Nothing of this call was written; it was committed, abandoned or swept before: stage it again.",
-        )
+        raise gone(part.path)
 
 
 def remove(files: Files, paths: Sequence[str]) -> int:
-    """Remove staged files; how many were there."""
-    removed = 0
-    for path in paths:
-        if files.stat(path) is not None:
-            files.remove_file(path)
-            removed += 1
-    return removed
+    """Remove staged files that no commit was ever told of; how many were there."""
+    return sum(discard(files, path) for path in paths)
+
+
+def remove_parts(engine: Engine, parts: Sequence[StagedPart]) -> int:
+    """Remove staged segments, except those that may be committed; how many."""
+    store, files = engine.store, engine.files
+
+    def there() -> Iterator[tuple[Partition, str]]:
+        for part in parts:
+            partition = _partition_of(store, part)
+            path = "" if partition is None else f"{partition.path}/{part.segment.name}"
+            if partition is not None and files.stat(path) is not None:
+                yield partition, path
+
+    def run() -> int:
+        # Under the journal lock no commit is between its look at a file and the rename of it.
+        store.committer.resolve_as_far()
+        # The journal may name what waits in a failed partition: recovery adopts it.
+        free = [path for partition, path in there() if not store.committer.may_adopt(partition)]
+        return remove(files, free)
+
+    if next(there(), None) is None:
+        return 0
+    try:
+        return store.committer.holding(run)
+    except DurabilityError:
+        # Nobody can tell what a journal that cannot be synced has decided: all of them stay.
+        return 0
+
+
+def _partition_of(store: Store, part: StagedPart) -> Partition | None:
+    """Where a part was staged; None when its topic was dropped, and its file with it."""
+    entry = store.refresh().by_id.get(part.topic_id)
+    return None if entry is None or part.partition >= len(entry.slots) else store.locate(entry.slots[part.partition])
 
 
 def sweep(engine: Engine, older_than: float) -> int:
@@ -198,13 +225,12 @@ def sweep(engine: Engine, older_than: float) -> int:
     oldest = files.now_us() - round(older_than * 1e6)
 
     def run() -> int:
-        # Under the journal lock and with nothing unresolved, no commit is about to adopt any of them.
-        store.committer.resolve_locked()
+        # As above: no commit is about to adopt any of them.
+        store.committer.resolve_as_far()
         paths = []
         for slot in sorted(store.refresh().by_slot):
             partition = store.locate(slot)
-            if partition is None or partition.failed or files.stat(partition.path) is None:
-                # The journal may name what waits in a failed partition: recovery adopts it.
+            if partition is None or store.committer.may_adopt(partition) or files.stat(partition.path) is None:
                 continue
             for name in files.list_directory(partition.path):
                 path = f"{partition.path}/{name}"
@@ -216,13 +242,18 @@ def sweep(engine: Engine, older_than: float) -> int:
 
 
 def _created(files: Files, path: str) -> int:
-    """When a staged segment was begun; one without a header yet was begun just now."""
+    """When a staged segment was begun; one whose writer has not come to its header, or died there, when it was made."""
     try:
         descriptor = files.open(path)
     except FileNotFoundError:
         return files.now_us()
     try:
         header = read_segment_header(files, descriptor)
-        return files.now_us() if header is None else header.created
     finally:
         files.close(descriptor)
+    if header is not None:
+        return header.created
+    try:
+        return files.modified_us(path)
+    except FileNotFoundError:
+        return files.now_us()

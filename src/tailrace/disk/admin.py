@@ -303,14 +303,8 @@ class Admin:
         def fresh() -> Result:
             store.home.check_writable()
             if store.tails.words[UNRESOLVED_WORD]:
-                try:
-                    store.committer.resolve_locked()
-                except DiskFullError:
-                    if not freeing:
-                        raise
-                    for partition in store.committer.entered:
-                        partition.abandon()
-                    store.committer.entered = []
+                resolve = store.committer.resolve_as_far if freeing else store.committer.resolve_locked
+                resolve()
             # A writer that died between the catalog's block and its word has the word stored by entering.
             store.inside(store.catalog_partition, lambda: None)
             store.refresh()

@@ -22,7 +22,7 @@ from tailrace.disk.journal import (
 from tailrace.disk.lock import DirectoryLock, Reentered, insist
 from tailrace.disk.partition import Partition, frames_size
 from tailrace.disk.segment import segment_name
-from tailrace.disk.staging import Write, stage
+from tailrace.disk.staging import Write, discard, gone, stage
 from tailrace.disk.tails import (
     DIRTY,
     END,
@@ -47,7 +47,6 @@ from tailrace.errors import (
     DiskFullError,
     DurabilityError,
     LimitError,
-    StorageError,
 )
 from tailrace.limits import ADOPT_BYTES_MIN, INLINE_BYTES_MAX, PARTICIPANTS_MAX
 
@@ -105,10 +104,9 @@ class Committer:
                 f"A commit over {count} partitions is above the maximum of {PARTICIPANTS_MAX}; write in parts."
             )
         sizes = [0 if write.staged else frames_size(write.frames) for write in writes]
-        staged = self._stage_large(writes, sizes)
-        if staged is not writes:
-            sizes = [0 if write.staged else size for write, size in zip(staged, sizes, strict=True)]
+        staged = [*writes]
         try:
+            self._stage_large(staged, sizes)
             firsts = self.holding(lambda: self._commit(staged, sizes))
         except BaseException:
             self._remove_staged(writes, staged)
@@ -120,9 +118,7 @@ class Committer:
         """Remove what this commit staged, unless the journal may name it."""
         for given, write in zip(writes, staged, strict=True):
             if given.staged is None and write.staged is not None and write.staged.salt not in self.named:
-                path = f"{write.partition.path}/{write.staged.name}"
-                if self.files.stat(path) is not None:
-                    self.files.remove_file(path)
+                discard(self.files, f"{write.partition.path}/{write.staged.name}")
 
     def resolve(self) -> None:
         """Roll a dead commit forward or back."""
@@ -197,23 +193,25 @@ class Committer:
 
     # A commit, step by step as docs/protocol.md numbers them.
 
-    def _stage_large(self, writes: Sequence[Write], sizes: Sequence[int]) -> Sequence[Write]:
-        """Parts of 1 MiB and more become segments; so do the largest of the rest while they are too much."""
+    def _stage_large(self, writes: list[Write], sizes: list[int]) -> None:
+        """Parts of 1 MiB and more become segments; so do the largest of the rest while they are too much.
+
+        Each takes its place in `writes` at once, so that those before one that fails are known.
+        """
         inline_max = min(INLINE_BYTES_MAX, (self.home.tuning.journal_bytes - ENTRIES_AT) // 2)
-        staged = []
         if sum(sizes) < min(ADOPT_BYTES_MIN, inline_max - len(writes) * 128):
-            return writes
-        for write, size in zip(writes, sizes, strict=True):
-            staged.append(
-                write._replace(staged=stage(write.partition, write.frames)) if size >= ADOPT_BYTES_MIN else write
-            )
+            return
+        large = [at for at, size in enumerate(sizes) if size >= ADOPT_BYTES_MIN]
         rest = sorted((size, at) for at, size in enumerate(sizes) if 0 < size < ADOPT_BYTES_MIN)
         room = inline_max - len(writes) * 128 - sum(size for size, _ in rest)
         while room < 0 and rest:
             size, at = rest.pop()
-            staged[at] = writes[at]._replace(staged=stage(writes[at].partition, writes[at].frames))
+            large.append(at)
             room += size
-        return staged
+        for at in large:
+            write = writes[at]
+            writes[at] = write._replace(staged=stage(write.partition, write.frames))
+            sizes[at] = 0
 
     def _commit(self, writes: Sequence[Write], sizes: Sequence[int]) -> list[int]:
         home, words = self.home, self.home.tails.words
@@ -253,8 +251,9 @@ class Committer:
         """
         partition, staged = write.partition, write.staged
         assert staged is not None
-        if self.files.stat(f"{partition.path}/{staged.name}") is None:
-            raise StorageError(f"The staged segment {staged.name} is gone.", path=partition.path)
+        path = f"{partition.path}/{staged.name}"
+        if self.files.stat(path) is None:
+            raise gone(path)
         state = before
         if state is None:
             partition.seal()
@@ -430,6 +429,19 @@ class Committer:
             self._leave_all()
         if not any(self.home.tails.column(PENDING, words[SLOTS_WORD])):
             words[UNRESOLVED_WORD] = 0
+
+    def resolve_as_far(self) -> None:
+        """Resolve what a dead commit left, for one that frees space: it does not wait until there is some."""
+        try:
+            self.resolve_locked()
+        except DiskFullError:
+            for partition in self.entered:
+                partition.abandon()
+            self.entered = []
+
+    def may_adopt(self, partition: Partition) -> bool:
+        """Whether the journal may name segments that are staged in a partition; after `resolve_as_far`."""
+        return partition.failed or bool(self.home.tails.words[partition.word + PENDING])
 
     def _settle_drop(self, slots: Sequence[int]) -> None:
         """Decide what a dead drop left: it happened if its record was published, and never will otherwise."""

@@ -125,6 +125,10 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def modified_us(self, path: str) -> int:
+        """When a file was last written to, in microseconds since 1970."""
+        return os.stat(path).st_mtime_ns // 1000
+
     def is_link(self, path: str) -> bool:
         """Whether `path` is a symbolic link, wherever it leads."""
         return os.path.islink(path)

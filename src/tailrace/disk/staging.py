@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import Prepared, place, salt_chain
 from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.partition import Partition, salted
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
+from tailrace.errors import StorageError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from tailrace.disk.files import Files
 
 
 class Staged(NamedTuple):
@@ -48,7 +52,7 @@ def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
     try:
         descriptor = files.open(path, exclusive=True)
     except OSError as error:
-        raise storage_error(error, "staging a segment", path) from error
+        raise _refused(error, partition, path) from error
     try:
         files.write(descriptor, pack_header(partition.topic_id, partition.index, salt, files.now_us()), 0)
         placed = place(frames, 0, salt_chain(salt))
@@ -60,9 +64,35 @@ def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
         files.sync_directory(partition.path)
     except BaseException as error:
         files.close(descriptor)
-        files.remove_file(path)
+        discard(files, path)
         if is_untyped(error):
-            raise storage_error(error, "staging a segment", path) from error
+            raise _refused(error, partition, path) from error
         raise
     files.close(descriptor)
     return Staged(name, salt, index.position, index.span, index.chain, HEADER_BYTES + placed.last, index.records)
+
+
+def _refused(error: OSError, partition: Partition, path: str) -> Exception:
+    """Why a segment could not be staged; a topic that is dropped meanwhile takes its directory along."""
+    if not partition.alive:
+        return TopicNotFoundError("The topic was dropped.")
+    return storage_error(error, "staging a segment", path)
+
+
+def discard(files: Files, path: str) -> bool:
+    """Remove a staged file; False when it is gone already, as with its topic."""
+    try:
+        files.remove_file(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def gone(path: str) -> StorageError:
+    """The error for a staged segment whose file is not there any more."""
+    return StorageError(
+        f"The staged segment {path} is gone.",
+        path=path,
+        hint="Nothing of this call was written; it was committed, abandoned or swept before. "
+        "Stage it again if its records are not in the topic.",
+    )
