@@ -53,8 +53,9 @@ class Consumer(Iterable[Record]):
         self._generation = engine.generation
         self._mutex = threading.Lock()
         self._over = False
-        known = find_group(engine, self.group)
-        bounds = work_out(engine, self._wants, () if known is None else known.view().cursors)
+        with typed_failures(engine, self.group):
+            known = find_group(engine, self.group)
+            bounds = work_out(engine, self._wants, () if known is None else known.view().cursors)
         self._duty = Duty(engine, self.group, self._wants, bounds)
         self._monotonic = engine.files.monotonic
         # What a loop is handing out: its parts, the records made of them, and those that are left.
@@ -297,7 +298,8 @@ class Consumer(Iterable[Record]):
     def _commit(self, tx: Transaction | None) -> None:
         positions = self._positions(current=True)
         if tx is not None:
-            self._duty.enlist(positions, tx, self._taken_back)
+            with typed_failures(self._engine, self.group):
+                self._duty.enlist(positions, tx, self._taken_back, self._at_the_end)
         # Before it is stored: whoever says so has processed what is in hand, also when the storing is interrupted.
         self._before = None
         self._committed_at = len(self._made) - length_hint(self._left)
@@ -305,6 +307,27 @@ class Consumer(Iterable[Record]):
             with typed_failures(self._engine, self.group):
                 self._duty.store(positions)
         self._since = 0
+
+    def _at_the_end(self, action: Callable[[], None]) -> None:
+        """Act on the end of a transaction as the only thread in here: another one may be closing this."""
+        me = threading.get_ident()
+        if self._mutex.locked():
+            if self._duty.thread == me:
+                # It came to its end inside a call of this very thread.
+                action()
+                return
+            if not self._closing:
+                # Another thread is using this, and may wait for ever: its next call does it.
+                return
+        try:
+            with self._mutex:
+                # As in _alone().
+                self._duty.thread = me
+                action()
+        finally:
+            if self._closing and self._closed_by == me:
+                # By a signal handler; another thread that closes this waits for the mutex.
+                self._end()
 
     def _taken_back(self) -> None:
         self._drop_hand()
@@ -410,16 +433,17 @@ class Consumer(Iterable[Record]):
     def close(self) -> None:
         """Store what was processed, what is in hand excluded, and leave the group; a second call does nothing."""
         self._engine.check_same(self._generation)
-        self._closed_by = self._closed_by or threading.get_ident()
+        me = threading.get_ident()
+        self._closed_by = self._closed_by or me
         self._closing = True
         self._duty.wake()
-        if self._mutex.locked() and self._duty.thread == threading.get_ident():
+        if self._mutex.locked() and self._duty.thread == me:
             # A signal handler inside another call of this very thread, which stands up when it ends.
             if self._duty.resting:
                 self._close()
             return
         with self._mutex:
-            self._duty.thread = threading.get_ident()
+            self._duty.thread = me
             if self._closed:
                 self._duty.stand_up()
             if not self._closed or self._duty.seated:
@@ -487,10 +511,13 @@ class Consumer(Iterable[Record]):
         self._engine.check_same(self._generation)
         if self._mutex.locked() and not self._closing:
             raise ThreadError("Another thread is using this consumer.")
-        self._duty.thread = threading.get_ident()
+        me = threading.get_ident()
         try:
             # Not acquire() and release(), between which and their neighbours an interrupt could leave it locked.
             with self._mutex:
+                # Not before it, where it would be taken from a thread that is still inside; and nothing is called
+                # between these two, so that every signal handler knows whether it came into a call of its own thread.
+                self._duty.thread = me
                 if self._closed:
                     raise self._is_over()
                 try:

@@ -15,8 +15,6 @@ from tailrace.disk.home import storage_error
 from tailrace.disk.opening import lacks_identity
 from tailrace.errors import (
     ClosedError,
-    CorruptionError,
-    LockedError,
     ReadOnlyError,
     StorageError,
     TailraceError,
@@ -422,7 +420,7 @@ class Log:
         return _repair(self.location, dry_run, progress)
 
     def _let_go(self) -> None:
-        """Close what this handle has open, though not the handle; what cannot be synced is what a repair looks at."""
+        """Close what this handle has open, though not the handle; what cannot be stored is what a repair looks at."""
         self._refuse_callback("Log.repair()")
         with self.closing:
             engine = self.live
@@ -434,7 +432,9 @@ class Log:
             for end in ends:
                 try:
                     end()
-                except (StorageError, CorruptionError, LockedError):
+                except TailraceError:
+                    # Cursors that were not stored are read again from those that are, and what a producer could not
+                    # send its futures tell.
                     continue
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
@@ -482,14 +482,14 @@ class Log:
 
     def _close_users(self) -> None:
         """End every consumer and producer, raise the first error; those begun meanwhile see `closed`, or are met."""
-        failed: TailraceError | None = None
+        failed: Exception | None = None
         for last in (False, True):
             self.closed = last
             ends = [consumer.close for consumer in self._consumers()]
             for end in (*ends, *[producer.close for producer in self._producers()]):
                 try:
                     end()
-                except TailraceError as error:
+                except Exception as error:  # noqa: BLE001  # raised at the end: nothing keeps the others from theirs
                     failed = failed or error
         if failed is not None:
             raise failed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tailrace.consumer import Consumer
-from tailrace.errors import ClosedError, LimitError
+from tailrace.errors import ClosedError, LimitError, PartitionLostError
 from tailrace.groups.wants import parse_topics
 from tailrace.intake import Rows
 from tailrace.names import match, validate_topic_name
@@ -49,9 +49,9 @@ def process(
                     raise
                 count = len(records) // 2
                 continue
-            except ClosedError:
-                # Another thread closed the log: the batch is absent, and comes again.
-                if stop is None and log.is_closed():
+            except (ClosedError, PartitionLostError):
+                # Another thread closes the log, and with it the consumer: the batch is absent, and comes again.
+                if consumer.is_closed() or log.is_closed():
                     break
                 raise
             done += len(records)

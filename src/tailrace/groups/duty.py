@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tailrace.cursor import typed_failures
 from tailrace.engine import listed
 from tailrace.errors import (
     CorruptionError,
@@ -20,10 +21,12 @@ from tailrace.errors import (
 from tailrace.groups.feeds import Feed, Feeds
 from tailrace.groups.log import open_group
 from tailrace.groups.membership import UNPLANNED, Seat, Stale
+from tailrace.groups.wants import of_each
 from tailrace.names import match
 from tailrace.types import Lost
 
 if TYPE_CHECKING:
+    from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.columns import Part
     from tailrace.disk.partition import Partition
     from tailrace.disk.watch import Watch
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from tailrace.groups.state import GroupState, Place
     from tailrace.groups.wants import Bounds, Wants
     from tailrace.transactions import Transaction
+
+# Does something as the only thread in a consumer, or leaves it to that consumer's next call.
+Alone = Callable[[Callable[[], None]], None]
 
 # A store into the tails whose event got lost is noticed after this.
 WAIT_SECONDS_MAX = 0.1
@@ -192,14 +198,13 @@ class Duty:
                 entry = self.engine.refresh().by_id.get(place[0])
                 if entry is None:
                     continue
-                try:
-                    partition = self.engine.partition(entry, place[1])
-                except TopicNotFoundError:
-                    # Another thread of this process was told of a drop in this moment.
-                    continue
-                self.feeds.add(self._open_feed(entry.name, place, partition, cursors.get(place), seat.epochs[place]))
+                # Whoever drops the topic may do so in this moment.
+                look = partial(self._open_feed, place, cursors.get(place), seat.epochs[place])
+                for feed in of_each(self.engine, [entry], look):
+                    self.feeds.add(feed)
 
-    def _open_feed(self, topic: str, place: Place, partition: Partition, cursor: int | None, epoch: int) -> Feed:
+    def _open_feed(self, place: Place, cursor: int | None, epoch: int, entry: TopicEntry) -> list[Feed]:
+        topic, partition = entry.name, self.engine.partition(entry, place[1])
         feed = Feed(self.engine, topic, place, partition, cursor, epoch)
         if cursor is not None and cursor > feed.partition.end:
             self._go_back_to_end(feed, cursor)
@@ -208,7 +213,7 @@ class Duty:
             feed.stop = self.bounds.stops.get(place, feed.handed)
         feed.until = self.bounds.until
         feed.paused = self._is_paused(topic)
-        return feed
+        return [feed]
 
     def dismiss(self) -> None:
         """Forget the seat, because the group did; the next call sits down again."""
@@ -504,7 +509,9 @@ class Duty:
             raise TopicNotFoundError("The topic was dropped.")
         return self.engine.partition(entry, place[1])
 
-    def enlist(self, positions: Mapping[Place, int], tx: Transaction, taken_back: Callable[[], None]) -> None:
+    def enlist(
+        self, positions: Mapping[Place, int], tx: Transaction, taken_back: Callable[[], None], alone: Alone
+    ) -> None:
         """Make cursors a part of a transaction."""
         self._look_back()
         if self.seat is None:
@@ -512,9 +519,9 @@ class Duty:
         if self.orphans:
             # What the transaction makes of their records another member makes as well.
             lost = self.seat.lost(sorted(self.orphans))
-            Enlisted(self, self.seat, {}, tx, taken_back).failed(lost)
+            Enlisted(self, self.seat, {}, tx, taken_back, alone).failed(lost)
             raise lost
-        enlisted = Enlisted(self, self.seat, self._moves(positions), tx, taken_back)
+        enlisted = Enlisted(self, self.seat, self._moves(positions), tx, taken_back, alone)
         self.enlistments.append(enlisted)
         try:
             self._make_safe(enlisted.moves)
@@ -538,9 +545,9 @@ class Duty:
         )
 
     def look_after_transactions(self) -> None:
-        """Go back to the stored cursors where a transaction ended and could not say how."""
+        """Act on transactions that ended; back to the stored cursors where one could not say how."""
         for enlisted in [each for each in self.enlistments if each.tx._over]:
-            enlisted.failed(None)
+            enlisted.settle()
 
     # Telling.
 
@@ -576,7 +583,13 @@ class Enlisted:
     """Cursors that a transaction stores together with what it appends."""
 
     def __init__(
-        self, duty: Duty, seat: Seat, moves: dict[Place, int], tx: Transaction, taken_back: Callable[[], None]
+        self,
+        duty: Duty,
+        seat: Seat,
+        moves: dict[Place, int],
+        tx: Transaction,
+        taken_back: Callable[[], None],
+        alone: Alone,
     ) -> None:
         self.duty = duty
         self.seat = seat
@@ -584,6 +597,9 @@ class Enlisted:
         self.epochs = duty.epochs_of(moves)
         self.tx = tx
         self.taken_back = taken_back
+        self.alone = alone
+        # How the transaction ended, and whether that was acted upon.
+        self.committed = self.lost = self.settled = False
 
     @property
     def group(self) -> GroupLog:
@@ -605,30 +621,41 @@ class Enlisted:
 
     def done(self) -> None:
         """The transaction was committed."""
-        self.duty.stored(self.moves)
-        self._forget()
+        self.committed = True
+        self.alone(self.settle)
         self.group.shorten()
 
     def failed(self, error: BaseException | None) -> None:
         """The transaction was not: what it was about will be handed out again."""
-        duty = self.duty
-        self.taken_back()
-        if isinstance(error, PartitionLostError):
-            duty.dismiss()
-        if duty.seat is self.seat:
-            self._go_back()
-        self._forget()
+        self.lost = isinstance(error, PartitionLostError)
+        self.alone(self.settle)
 
-    def _forget(self) -> None:
-        if self in self.duty.enlistments:
-            self.duty.enlistments.remove(self)
+    def settle(self) -> None:
+        """Act on how the transaction ended, once; one thread at a time, as everything here."""
+        duty = self.duty
+        if self.settled:
+            # By whoever closed the consumer while the transaction was at its end.
+            return
+        if self.committed:
+            duty.stored(self.moves)
+        else:
+            self.taken_back()
+            if self.lost:
+                duty.dismiss()
+            if duty.seat is self.seat:
+                self._go_back()
+        # Last, so that what is interrupted halfway is begun anew.
+        self.settled = True
+        if self in duty.enlistments:
+            duty.enlistments.remove(self)
 
     def _go_back(self) -> None:
         duty = self.duty
         try:
-            # The outcome may be unknown, so that the stored cursors are asked for.
-            self.group.settle()
-            cursors = self.group.view().cursors
+            with typed_failures(duty.engine, duty.name):
+                # The outcome may be unknown, so that the stored cursors are asked for.
+                self.group.settle()
+                cursors = self.group.view().cursors
         except TailraceError:
             # The error of the transaction is the one to tell; whoever goes on sits down again and meets this one.
             duty.dismiss()

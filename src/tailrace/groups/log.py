@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from tailrace.cursor import typed_failures
 from tailrace.disk.frame import Prepared, prepare
 from tailrace.disk.staging import Write
 from tailrace.engine import name_damage
@@ -158,11 +159,13 @@ class GroupLog:
     def shorten(self) -> None:
         """Write a snapshot when there are many records before it, and let them go; what fails is tried next time."""
         try:
-            state = self.follow()
-            if state.offset - self.partition.start > max(RECORDS_MAX, 8 * len(state.cursors)):
-                self._shorten()
-        except (TailraceError, OSError):
-            # Somebody else wrote in between, or there is no room; what the caller wanted was done before.
+            with typed_failures(self.engine, group_topic(self.name)):
+                state = self.follow()
+                if state.offset - self.partition.start > max(RECORDS_MAX, 8 * len(state.cursors)):
+                    self._shorten()
+        except TailraceError:
+            # Somebody else wrote in between, there is no room, or another thread closed the log; what the caller
+            # wanted was done before.
             return
 
     def _shorten(self) -> None:
@@ -188,7 +191,11 @@ def find_group(engine: Engine, name: str) -> GroupLog | None:
         return None
     found = known.get(name)
     if found is None or found.id != entry.id:
-        found = known[name] = GroupLog(engine, name, entry)
+        try:
+            found = known[name] = GroupLog(engine, name, entry)
+        except TopicNotFoundError:
+            # Dropped in this moment.
+            return None
     return found
 
 
@@ -216,4 +223,5 @@ def open_group(engine: Engine, name: str) -> GroupLog:
 
 def group_names(engine: Engine) -> list[str]:
     """The groups of a log."""
-    return sorted(found for name in engine.refresh().by_name if (found := group_of(name)) is not None)
+    # A copy, because another thread may take in what the catalog got meanwhile.
+    return sorted(found for name in list(engine.refresh().by_name) if (found := group_of(name)) is not None)

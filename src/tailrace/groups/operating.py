@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +10,7 @@ from tailrace.errors import GroupBusyError, GroupNotFoundError, OwnershipError, 
 from tailrace.groups.duty import lag_of
 from tailrace.groups.log import existing_group, find_group, group_names
 from tailrace.groups.membership import Stale, is_alive, members_directory
-from tailrace.groups.wants import offsets_of, parse_place, parse_topics
+from tailrace.groups.wants import of_each, offsets_of, parse_place, parse_topics, partitions_of
 from tailrace.names import match
 from tailrace.options import StartPoint
 from tailrace.records import to_datetime
@@ -43,19 +43,11 @@ def info(engine: Engine, group: GroupLog) -> GroupInfo:
     state = group.view()
     group.release()
     alive = _alive(engine, group, state)
-    partitions = []
-    for entry, index in _partitions(engine, state):
-        place = (entry.id, index)
-        partition = engine.partition(entry, index)
-        cursor = state.cursors.get(place)
-        owner = state.owners.get(place)
-        records, seconds = lag_of(engine, partition, partition.start if cursor is None else cursor)
-        partitions.append(
-            GroupPartition(
-                entry.name, index, owner.member if owner is not None and owner.member in alive else None, cursor,
-                partition.end, records, seconds, state.lost.get(place, 0),
-            )
-        )  # fmt: skip
+
+    def look(entry: TopicEntry) -> list[GroupPartition]:
+        return [_partition(engine, state, alive, entry, index) for index in range(len(entry.slots))]
+
+    partitions = of_each(engine, _topics(engine, state), look)
     members = [_member(member, state, member.id in alive) for member in state.members.values()]
     return GroupInfo(
         group.name,
@@ -69,6 +61,18 @@ def info(engine: Engine, group: GroupLog) -> GroupInfo:
     )
 
 
+def _partition(engine: Engine, state: GroupState, alive: set[str], entry: TopicEntry, index: int) -> GroupPartition:
+    place = (entry.id, index)
+    partition = engine.partition(entry, index)
+    cursor = state.cursors.get(place)
+    owner = state.owners.get(place)
+    records, seconds = lag_of(engine, partition, partition.start if cursor is None else cursor)
+    return GroupPartition(
+        entry.name, index, owner.member if owner is not None and owner.member in alive else None, cursor, partition.end,
+        records, seconds, state.lost.get(place, 0),
+    )  # fmt: skip
+
+
 def _member(member: Member, state: GroupState, alive: bool) -> GroupMember:
     owned = len(state.owned_by(member.id))
     return GroupMember(member.id, member.host, member.pid, to_datetime(member.since), member.topics, alive, owned)
@@ -79,13 +83,13 @@ def _alive(engine: Engine, group: GroupLog, state: GroupState) -> set[str]:
     return {member for member in state.members if is_alive(engine.files, directory, member)}
 
 
-def _partitions(engine: Engine, state: GroupState) -> list[tuple[TopicEntry, int]]:
-    """The partitions that a group reads or has read, by topic."""
+def _topics(engine: Engine, state: GroupState) -> list[TopicEntry]:
+    """The topics that a group reads or has read, by name."""
     by_id = engine.refresh().by_id
     entries = {entry.id: entry for entry in matching(engine, tuple(state.topics))} if state.topics else {}
-    entries.update({topic: by_id[topic] for topic, _ in state.cursors if topic in by_id})
-    ordered = sorted(entries.values(), key=lambda entry: entry.name)
-    return [(entry, index) for entry in ordered for index in range(len(entry.slots))]
+    # Asked for once each: another thread may take in a drop.
+    entries.update({topic: entry for topic, _ in state.cursors if (entry := by_id.get(topic)) is not None})
+    return sorted(entries.values(), key=lambda entry: entry.name)
 
 
 # What an operator may change.
@@ -108,15 +112,17 @@ def reset(
         raise TypeError("Give either a place to go to, or shift= with a number of records.")
     group = existing_group(engine, name)
     state = group.view()
-    partitions = _partitions(engine, state)
+    entries = _topics(engine, state)
+    wanted: tuple[str, ...] = ()
     if topics is not None:
         wanted = parse_topics(topics)
-        partitions = [(entry, index) for entry, index in partitions if any(match(each, entry.name) for each in wanted)]
-        if not partitions:
+        entries = [entry for entry in entries if any(match(each, entry.name) for each in wanted)]
+        if not entries:
             raise ValueError(f"The group {name!r} reads no partition of {', '.join(wanted)}.")
-    changes = _changes(engine, state, partitions, None if to is None else parse_place(to, engine), shift)
+    look = _changes(engine, state, entries, None if to is None else parse_place(to, engine), shift)
+    changes = of_each(engine, entries, look, wanted)
     if dry_run:
-        return [change for _, _, change in changes]
+        return [change for _, change in changes]
     alive = _alive(engine, group, state)
     if alive and not force:
         raise GroupBusyError(
@@ -125,15 +131,21 @@ def reset(
             members=tuple(sorted(alive)),
             hint="Nothing was changed; stop them first, or evict them with force=True or --force.",
         )
-    for entry, index, change in changes:
-        partition = engine.partition(entry, index)
-        if change.new > partition.safe:
-            _settle(engine, partition)
+    by_id: dict[int, list[Change]] = {}
+    for entry, change in changes:
+        by_id.setdefault(entry.id, []).append(change)
 
-    moves = [(entry.id, index, change.new) for entry, index, change in changes]
-    _move(group, set(state.members), moves, force)
+    def make_safe(entry: TopicEntry) -> list[tuple[TopicEntry, Change]]:
+        for change in by_id[entry.id]:
+            partition = engine.partition(entry, change.partition)
+            if change.new > partition.safe:
+                _settle(engine, partition)
+        return [(entry, change) for change in by_id[entry.id]]
+
+    changes = of_each(engine, [entry for entry in entries if entry.id in by_id], make_safe, wanted)
+    _move(group, set(state.members), [(entry.id, change.partition, change.new) for entry, change in changes], force)
     group.release()
-    return [change for _, _, change in changes]
+    return [change for _, change in changes]
 
 
 def _move(group: GroupLog, members: set[str], moves: list[tuple[int, int, int]], force: bool) -> None:
@@ -156,28 +168,29 @@ def _move(group: GroupLog, members: set[str], moves: list[tuple[int, int, int]],
 
 
 def _changes(
-    engine: Engine,
-    state: GroupState,
-    partitions: list[tuple[TopicEntry, int]],
-    point: StartPoint | None,
-    shift: int | None,
-) -> list[tuple[TopicEntry, int, Change]]:
-    changes = []
+    engine: Engine, state: GroupState, entries: list[TopicEntry], point: StartPoint | None, shift: int | None
+) -> Callable[[TopicEntry], list[tuple[TopicEntry, Change]]]:
+    """How to find what a reset changes in one topic."""
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int)):
         raise TypeError(f"shift must be a number of records, not {type(shift).__name__}.")
-    find = None if point is None else offsets_of(point, [(entry.name, index) for entry, index in partitions], "to")
-    for entry, index in partitions:
-        partition = engine.partition(entry, index)
-        start, end = partition.start, partition.end
-        now = state.cursors.get((entry.id, index))
-        if find is not None:
-            new = find(entry.name, index, engine, partition)
-        else:
-            # A shift stops at the ends of the partition.
-            new = min(max((start if now is None else now) + (shift or 0), start), end)
-        if new is not None:
-            changes.append((entry, index, Change(entry.name, index, now, new)))
-    return changes
+    find = None if point is None else offsets_of(point, partitions_of(entries), "to")
+
+    def look(entry: TopicEntry) -> list[tuple[TopicEntry, Change]]:
+        changes = []
+        for index in range(len(entry.slots)):
+            partition = engine.partition(entry, index)
+            start, end = partition.start, partition.end
+            now = state.cursors.get((entry.id, index))
+            if find is not None:
+                new = find(entry.name, index, engine, partition)
+            else:
+                # A shift stops at the ends of the partition.
+                new = min(max((start if now is None else now) + (shift or 0), start), end)
+            if new is not None:
+                changes.append((entry, Change(entry.name, index, now, new)))
+        return changes
+
+    return look
 
 
 def _settle(engine: Engine, partition: Partition) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
-from tailrace.errors import InvalidNameError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.errors import InvalidNameError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.names import is_internal, is_pattern, validate_pattern, validate_topic_name
 from tailrace.options import StartPoint, parse_count, parse_duration, parse_start
-from tailrace.spans import matching, offset_at
+from tailrace.spans import dropped, matching, offset_at
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Commit = Literal["after", "before", "manual"]
 OnLost = Literal["error", "earliest", "latest"]
+Result = TypeVar("Result")
 
 
 class Rhythm(NamedTuple):
@@ -133,29 +134,69 @@ def work_out(engine: Engine, wants: Wants, known: Container[Place]) -> Bounds:
             told = ", ".join(map(repr, wants.topics))
             raise TopicNotFoundError(f"No topic matches {told}.", topic=wants.topics[0])
     starts: dict[Place, int] = {}
-    if wants.start.kind != "earliest":
-        starts = _places(engine, entries, wants.start, "start", known)
     stop = wants.stop
+    # Without an end to the reading, a topic that was named and is not there is waited for.
+    named = wants.topics if stop is not None else ()
+    if wants.start.kind != "earliest":
+        starts = _places(engine, entries, wants.start, "start", known, named)
     if stop is None or stop.kind == "time":
         return Bounds(starts, None, None if stop is None else stop.value)
-    return Bounds(starts, _places(engine, entries, stop, "stop"), None)
+    return Bounds(starts, _places(engine, entries, stop, "stop", (), named), None)
 
 
 def _places(
-    engine: Engine, entries: list[TopicEntry], point: StartPoint, what: str, known: Container[Place] = ()
+    engine: Engine,
+    entries: list[TopicEntry],
+    point: StartPoint,
+    what: str,
+    known: Container[Place],
+    named: Container[str],
 ) -> dict[Place, int]:
-    partitions = [(entry, index) for entry in entries for index in range(len(entry.slots))]
-    chosen = offsets_of(point, [(entry.name, index) for entry, index in partitions], what)
-    found = {}
-    for entry, index in partitions:
-        if (entry.id, index) in known:
-            continue
-        partition = engine.partition(entry, index)
-        offset = chosen(entry.name, index, engine, partition)
-        if offset is None and what == "stop":
-            offset = partition.end
-        if offset is not None:
-            found[entry.id, index] = offset
+    chosen = offsets_of(point, partitions_of(entries), what)
+
+    def look(entry: TopicEntry) -> list[tuple[Place, int]]:
+        found = []
+        for index in range(len(entry.slots)):
+            if (entry.id, index) in known:
+                continue
+            partition = engine.partition(entry, index)
+            offset = chosen(entry.name, index, engine, partition)
+            if offset is None and what == "stop":
+                offset = partition.end
+            if offset is not None:
+                found.append(((entry.id, index), offset))
+        return found
+
+    return dict(of_each(engine, entries, look, named))
+
+
+def partitions_of(entries: Iterable[TopicEntry]) -> list[tuple[str, int]]:
+    """The partitions of topics, by name."""
+    return [(entry.name, index) for entry in entries for index in range(len(entry.slots))]
+
+
+def of_each(
+    engine: Engine,
+    entries: Iterable[TopicEntry],
+    look: Callable[[TopicEntry], list[Result]],
+    named: Container[str] = (),
+) -> list[Result]:
+    """What a look at each topic gives, without topics that are dropped meanwhile: for one that was named, an error.
+
+    A drop is in the catalog before anything else shows it, so what the catalog still has after the look was there.
+    """
+    found: list[Result] = []
+    for entry in entries:
+        some: list[Result] = []
+        try:
+            some = look(entry)
+        except (TailraceError, OSError):
+            if entry.id in engine.refresh().by_id:
+                raise
+        if entry.id in engine.refresh().by_id:
+            found += some
+        elif entry.name in named:
+            raise dropped(entry.name)
     return found
 
 
