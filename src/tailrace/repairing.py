@@ -16,8 +16,8 @@ from tailrace.disk.repair.journal import Salvaged, known_id, salvage_all
 from tailrace.disk.repair.plan import Planner
 from tailrace.disk.repair.slots import Slots, facts_of_floor
 from tailrace.disk.repair.write import QUARANTINE, UNFINISHED_NAME, Mender
-from tailrace.disk.segment import segment_base
-from tailrace.disk.tails import READY_WORD, Tails
+from tailrace.disk.segment import segment_base, segment_name
+from tailrace.disk.tails import FAILED, READY_WORD, Tails, word_of
 from tailrace.errors import CorruptionError, NotALogError, StorageError
 from tailrace.limits import JOURNAL_BYTES_MIN
 from tailrace.names import group_of
@@ -47,6 +47,8 @@ def repair(
         if isinstance(failed, StorageError) and "hint" not in vars(failed):
             # Unlike any other call this one keeps what it has done so far.
             kept = "Nothing was changed" if dry_run else "What is repaired stays so, and the rest is as it was"
+            if run.halfway:
+                kept += ", but that the partition it was at is read-only until it is repaired"
             failed.hint = f"{kept}: no record is lost by this; {failed.remedy}, then repair again."
         if failed is error:
             raise
@@ -72,6 +74,8 @@ class _Repair:
         self.tails: Tails | None = None
         self.damaged_tails = False
         self.mender: Mender | None = None
+        # Whether a partition was left read-only that had been none before.
+        self.halfway = False
 
     def close(self) -> None:
         """Give everything back."""
@@ -325,11 +329,31 @@ class _Repair:
 
     def _mend(self, catalog: Catalog, slots: Slots, plan: PartitionPlan) -> None:
         assert self.mender is not None
+        tails, slot = slots.tails, plan.place.slot
+        word = word_of(slot) + FAILED
+        marks = plan.reset and tails.holds(slot) and not tails.words[word]
+        newest = self._newest(tails, plan.place) if marks else None
         if plan.reset:
             slots.mark(plan.place)
-        state = self.mender.mend(plan, _topic_of(catalog, plan.place))
+        try:
+            state = self.mender.mend(plan, _topic_of(catalog, plan.place))
+        except BaseException:
+            if marks and newest is not None and self._newest(tails, plan.place) == newest:
+                # It is still the segment that the slot tells of, so appends go on there as they did before.
+                tails.words[word] = 0
+            else:
+                self.halfway = marks
+            raise
         if state is not None:
             slots.reset(plan.place, state)
+
+    def _newest(self, tails: Tails, place: SlotPlace) -> int | None:
+        """The inode of the segment that a slot's state names as the newest, which a segment written anew has not."""
+        block = tails.read_block(place.slot)
+        if block is None or block[2] != place.incarnation:
+            return None
+        stat = self.files.stat(f"{self.path}/{place.directory}/{segment_name(block[1].base)}")
+        return None if stat is None else stat.inode
 
     def _note_plan(self, catalog: Catalog, plan: PartitionPlan) -> None:
         if plan.sound:

@@ -11,7 +11,7 @@ from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import Header, salt_chain
 from tailrace.disk.journal import SECTOR_BYTES, SECTORS, JournalFile, journal_numbers
-from tailrace.disk.opening import IDENTITY_NAME
+from tailrace.disk.opening import IDENTITY_NAME, broken_links
 from tailrace.disk.reader import lost_reason
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -355,6 +355,8 @@ class _Verifier:
             file = f"{location}/{IDENTITY_NAME}"
             reason = f"the identity of the namespace {name!r} is missing"
             self.damage.append(Damage(None, None, None, None, file, 0, reason))
+        for link in broken_links(self.files, self.store.path):
+            self.damage.append(Damage(None, None, None, None, link, 0, "a symbolic link to namespaces leads nowhere"))
 
     # Reporting.
 

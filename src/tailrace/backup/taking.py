@@ -11,14 +11,21 @@ from tailrace.backup.target import NAME_ANOTHER, PART, refuse_foreign, refuse_fo
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.copying_moment import ANY, Moment
 from tailrace.disk.home import is_untyped
-from tailrace.disk.opening import IDENTITY_NAME, make_directories, sync_name
-from tailrace.errors import LockedError, NotALogError, OpenError, ReadOnlyError, StorageError
+from tailrace.disk.opening import (
+    IDENTITY_NAME,
+    LOOK_AGAIN_SECONDS,
+    broken_links,
+    make_directories,
+    read_identity,
+    sync_name,
+)
+from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, StorageError
 from tailrace.names import is_internal
-from tailrace.namespaces import is_there, namespace_path
+from tailrace.namespaces import is_there, nameless_in, namespace_path
 from tailrace.types import BackupReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from tailrace.disk.copying import Identity
     from tailrace.disk.copying_moment import Taken
@@ -54,7 +61,10 @@ def backup(
 def _sources(log: Log, namespace: tuple[str, ...]) -> Generator[Source, None, None]:
     """A log and the namespaces in it, each open for as long as it is copied."""
     engine = log.writing()
+    # Before anything is copied in vain, and again when those are listed that are to be copied.
+    _refuse_hidden(engine.files, log.location)
     yield Source(namespace, log.location, engine.store, engine.write)
+    _refuse_hidden(engine.files, log.location)
     for name in log.namespaces():
         if not is_there(engine.files, namespace_path(log.location, name)):
             # Dropped while another one was copied: opening it would make it anew.
@@ -66,6 +76,23 @@ def _sources(log: Log, namespace: tuple[str, ...]) -> Generator[Source, None, No
             continue
         with inner:
             yield from _sources(inner, (*namespace, name))
+
+
+def _refuse_hidden(files: Files, location: str) -> None:
+    """Refuse namespaces that are there and are not listed: a backup without them would take their copies for old."""
+    for name, inner in nameless_in(files, location):
+        raise CorruptionError(
+            f"The namespace {name!r} is damaged, and the log was not backed up: its identity is missing",
+            path=f"{inner}/{IDENTITY_NAME}",
+            hint="The backup of before, if there is one, is as it was; have it written anew with: tailrace repair",
+        )
+    for link in broken_links(files, location):
+        raise CorruptionError(
+            "A symbolic link to namespaces leads nowhere, and the log was not backed up",
+            path=link,
+            hint="The backup of before, if there is one, is as it was; mount what the link leads to, or remove the "
+            "link if nobody needs it any more, then back up again.",
+        )
 
 
 class Backup:
@@ -103,6 +130,8 @@ class Backup:
                 self._remember(before)
             self._clean(before)
             logs = (self._copy(source), *map(self._copy, sources))
+            if before is not None:
+                self._refuse_lacking(source.location, before, logs)
             manifest = Manifest(self.files.now_us(), logs)
             self._install(manifest)
             self._sweep(manifest)
@@ -155,6 +184,27 @@ class Backup:
                 f"{self.to} is the backup of another log: its id is {before.logs[0].id}, this one's is {own}.",
                 hint="Nothing was changed; a restored or copied log has an id of its own, so name another directory.",
             )
+
+    def _refuse_lacking(self, location: str, before: Manifest, logs: Sequence[LogPart]) -> None:
+        """Refuse to remove the copies of a namespace that was not dropped: something is still in its place.
+
+        It may be the empty directory to which a disk is not mounted, or what a deletion left.
+        """
+        copied = {log.namespace for log in logs}
+        lacking = [log for log in before.logs if log.namespace not in copied]
+        if not any(_is_left(self.files, location, log) for log in lacking):
+            return
+        # Whoever makes it anew after a drop is at work for a moment.
+        self.files.sleep(LOOK_AGAIN_SECONDS)
+        for log in lacking:
+            if _is_left(self.files, location, log):
+                raise CorruptionError(
+                    f"The namespace {'/'.join(log.namespace)!r} is in the backup of before, and what is in its place "
+                    "now is not it, so the log was not backed up",
+                    path=_way(location, log.namespace)[-1],
+                    hint="The backup of before is as it was; mount the disk of the namespace or bring it back, or drop "
+                    "it if nobody needs it any more, then back up again.",
+                )
 
     def _remember(self, before: Manifest) -> None:
         """What need not be copied again: files that are there as the manifest says."""
@@ -300,6 +350,28 @@ class Backup:
             journal_held_ms=self.held_seconds * 1e3,
             seconds=seconds,
         )
+
+
+def _is_left(files: Files, location: str, log: LogPart) -> bool:
+    """Whether anything but another log is in the place of a namespace that was backed up before."""
+    for path in _way(location, log.namespace):
+        if files.stat(path) is None:
+            return files.is_link(path)
+    try:
+        identity = read_identity(files, path)
+    except (CorruptionError, NotALogError):
+        return True
+    # One that was dropped and made anew has another id.
+    return identity is None or identity[0].hex() == log.id
+
+
+def _way(location: str, namespace: tuple[str, ...]) -> list[str]:
+    """The directories on the way to a namespace, which is the last of them."""
+    found = [location]
+    for name in namespace:
+        path = namespace_path(found[-1], name)
+        found += [path.rpartition("/")[0], path]
+    return found
 
 
 def refuse_overlap(files: Files, source: str, other: str, what: str = "log") -> None:

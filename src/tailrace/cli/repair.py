@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -204,10 +207,14 @@ def _inside(location: str, way: tuple[str, ...]) -> str:
 
 
 def _entries(location: str) -> list[str]:
-    try:
-        return sorted(os.listdir(os.path.join(location, "namespaces")))
-    except OSError:
-        return []
+    directory = os.path.join(location, "namespaces")
+    with _looking(directory):
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            if os.path.islink(directory):
+                raise
+            return []
 
 
 def _namespaces(location: str) -> list[str]:
@@ -221,8 +228,35 @@ def _is_log(location: str) -> bool:
         # Somebody else's directory, or what a drop is removing, is not a namespace.
         return False
     marks = ("tailrace.json", "catalog", "tails")
-    holds = any(os.path.isdir(os.path.join(location, name)) for name in ("catalog", "topics"))
-    return holds and any(os.path.exists(os.path.join(location, name)) for name in marks)
+    with _looking(location):
+        if os.path.islink(location):
+            # One that leads nowhere is a namespace that nobody can look at.
+            os.stat(location)
+        holds = any(stat.S_ISDIR(_mode(location, name)) for name in ("catalog", "topics"))
+        return holds and any(_mode(location, name) for name in marks)
+
+
+def _mode(location: str, name: str) -> int:
+    """What kind of thing a name in a directory is; 0 where there is nothing."""
+    try:
+        return os.stat(os.path.join(location, name)).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+@contextmanager
+def _looking(path: str) -> Iterator[None]:
+    """Inside, a look at namespaces that is refused is told: whatever cannot be seen may be damaged."""
+    try:
+        yield
+    except OSError as error:
+        code = "not-allowed" if isinstance(error, PermissionError) else "input-output"
+        reason = "a symbolic link that leads nowhere" if isinstance(error, FileNotFoundError) else error.strerror
+        raise CommandError(
+            code,
+            f"Namespaces cannot be looked at: {error.filename or path}: {reason or error}.",
+            "Nothing was changed; see to it that it can be read, or move it away, then repair again.",
+        ) from None
 
 
 def _name_of(escaped: str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -104,6 +105,11 @@ def storage_error(error: OSError, what: str, path: str | None = None) -> Excepti
         failed = StorageError(f"{what} failed: {error.filename}: {reason}.", errno=error.errno, path=error.filename)
         failed.remedy = "ask for the right to it, or act as the user whom the files belong to"
         return failed
+    if error.errno in _MISSING and isinstance(error.filename, str):
+        # Something of the log itself is gone, and which it is says more than the disk does.
+        hint = "What was acknowledged before is unharmed; see what is missing, and what to do, with: tailrace doctor"
+        message = f"{what} failed: {error.filename}: {reason}."
+        return StorageError(message, errno=error.errno, path=error.filename, hint=hint)
     if error.errno in _NO_DESCRIPTORS:
         hint = "Nothing of this call was kept; raise the limit (ulimit -n) or close other files, then try again."
         return StorageError(f"{what} failed: {reason}.", errno=error.errno, path=path, hint=hint)

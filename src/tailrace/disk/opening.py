@@ -24,6 +24,7 @@ from tailrace.disk.tails import (
 )
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
+from tailrace.names import unescape
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -102,6 +103,7 @@ def _open_reading(files: Files, path: str) -> Opened:
         if _settled(files, tails):
             return Opened(log_id, settings, tails, -1)
         tails.close()
+    _refuse_without_journal(files, path)
     copied, former = _origin(files, path, log_id, settings)
     survey = Recovery(files, path, log_id, write=False, copied=copied, former=former).run()
     data = build_tails(files.boot_id(), 0, 0, log_id, survey.slots, survey.catalog.next_slot)
@@ -145,13 +147,16 @@ def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | Non
         stat = files.stat(name)
         if stat is None:
             return None
-        descriptor = files.open(name)
+        # What has no bytes says nothing, and opening a pipe would wait for a writer.
+        descriptor = files.open(name) if stat.size else -1
     except FileNotFoundError:
         return None
-    try:
-        data = files.read(descriptor, min(stat.size, IDENTITY_BYTES_MAX), 0)
-    finally:
-        files.close(descriptor)
+    data = b""
+    if descriptor >= 0:
+        try:
+            data = files.read(descriptor, min(stat.size, IDENTITY_BYTES_MAX), 0)
+        finally:
+            files.close(descriptor)
     try:
         record = json.loads(data)
         newer = record.get("format") if isinstance(record, dict) else None
@@ -192,6 +197,16 @@ def _lost_identity(path: str, what: str) -> CorruptionError:
     )
 
 
+def _refuse_without_journal(files: Files, path: str) -> None:
+    """Every log has that directory before it is one: a recovery without it would pass for one that found no commit."""
+    if files.stat(f"{path}/journal") is None:
+        raise CorruptionError(
+            "The directory of the journal is missing, so the log cannot be recovered",
+            path=f"{path}/journal",
+            hint="Nothing was changed and the records are not touched; have it made again with: tailrace repair",
+        )
+
+
 def lacks_identity(files: Files, path: str) -> bool:
     """Whether a log lies in a directory and has no identity any more.
 
@@ -217,6 +232,24 @@ def _count(files: Files, path: str) -> int:
     """How many files and directories lie below a directory."""
     below = _inside(files, path)
     return len(below) + sum(_count(files, f"{path}/{name}") for name in below)
+
+
+def broken_links(files: Files, path: str) -> list[str]:
+    """The symbolic links in place of namespaces, or of all of them, that lead nowhere: to a disk not mounted, say."""
+    directory = f"{path}/namespaces"
+    if files.stat(directory) is None:
+        return [directory] if files.is_link(directory) else []
+    below = [f"{directory}/{name}" for name in files.list_directory(directory) if _is_escaped(name)]
+    return [link for link in below if files.is_link(link) and files.stat(link) is None]
+
+
+def _is_escaped(name: str) -> bool:
+    """Whether a namespace has such a directory; anything else there is somebody else's."""
+    try:
+        unescape(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _inside(files: Files, path: str) -> list[str]:
@@ -428,6 +461,7 @@ class _Opening:
     def recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
         """Bring the log to a state from which appends may go on; every step may be repeated."""
         files, path = self.files, self.path
+        _refuse_without_journal(files, path)
         copied, former = _origin(files, path, log_id, settings)
         if copied:
             # Until it has an id of its own, it says whose it has: that outlives a death in what follows.

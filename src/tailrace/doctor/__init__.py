@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.gauges import collect
-from tailrace.disk.opening import IDENTITY_NAME, OWN_NAMES, RESTORING_NAME, lacks_identity, read_identity
+from tailrace.disk.opening import (
+    IDENTITY_NAME,
+    OWN_NAMES,
+    RESTORING_NAME,
+    broken_links,
+    lacks_identity,
+    read_identity,
+)
 from tailrace.disk.repair.write import UNFINISHED_NAME
 from tailrace.doctor.commands import Commands, quote
 from tailrace.doctor.kinds import KINDS, finding, named, worst_first
@@ -131,8 +138,8 @@ class _Examination:
             return finding("not-a-log", f"{self.path} is a file, not a directory.", f"ls -la {where}")
         names = self.files.list_directory(self.path)
         if RESTORING_NAME in names:
-            what = f"{self.path} is not a log yet: a restore into it has not finished."
-            return finding("not-a-log", what, f"tailrace restore BACKUP {where}")
+            what = f"{self.path} is not a log yet: a restore into it has not finished; run it again."
+            return finding("not-a-log", what, f"ls -la {where}")
         if lacks_identity(self.files, self.path):
             what = f"{self.path}/{IDENTITY_NAME} is missing, though a log lies here."
             return finding("identity-damaged", what, self._repair)
@@ -192,8 +199,10 @@ class _Examination:
             # The look at the journal says the same with more to it.
             pass
         except CorruptionError as error:
-            code = "tails-damaged" if (error.path or "").endswith("/tails") else "catalog-damaged"
-            yield finding(code, f"{error}.", self._repair)
+            # Of the journal the look at it says the same with more to it.
+            if error.path != f"{self.path}/journal":
+                code = "tails-damaged" if (error.path or "").endswith("/tails") else "catalog-damaged"
+                yield finding(code, f"{error}.", self._repair)
         except VersionError as error:
             yield finding("newer-version", error.message, UPGRADE)
         except (TailraceError, OSError) as error:
@@ -276,7 +285,9 @@ class _Examination:
         yield from check_staged(staged, now_us / 1e6, commands)
         if self.inner:
             return
-        lately = collect(self.files, f"{self.path}/stats").bytes_per_second
+        stat = self.files.stat(f"{self.path}/stats")
+        # What has no bytes says nothing, and opening a pipe would wait for a writer.
+        lately = collect(self.files, f"{self.path}/stats").bytes_per_second if stat is not None and stat.size else 0.0
         sizes: dict[str, int] = {}
         for look in looks:
             sizes[look.topic] = sizes.get(look.topic, 0) + look.bytes
@@ -293,6 +304,8 @@ class _Examination:
     def _namespaces(self) -> Iterator[Finding]:
         deadline = self.files.monotonic() + NAMESPACES_SECONDS
         left = []
+        for link in broken_links(self.files, self.path):
+            yield finding("unreadable", f"{link} is a symbolic link that leads nowhere.", f"ls -ld {quote(link)}")
         for name, location in [*namespaces_in(self.files, self.path), *nameless_in(self.files, self.path)]:
             if self.files.monotonic() > deadline:
                 left.append(name)

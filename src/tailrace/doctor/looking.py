@@ -327,6 +327,10 @@ def _moves(files: Files, path: str, slot: int | None) -> int:
 def _lock_note(files: Files, path: str) -> dict[str, object] | None:
     import json
 
+    stat = files.stat(f"{path}/lock")
+    if stat is None or not stat.size:
+        # What has no bytes says nothing, and opening a pipe would wait for a writer.
+        return None
     try:
         descriptor = files.open(f"{path}/lock")
     except OSError:
