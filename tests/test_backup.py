@@ -253,8 +253,11 @@ def test_what_is_refused(log, tmp_path):
 def test_restores_that_are_refused(log, tmp_path):
     fill(log, count=3)
     log.backup(tmp_path / "backup")
-    with pytest.raises(NotALogError, match="not a backup"):
+    with pytest.raises(NotALogError, match="not a backup: it does not exist"):
         tailrace.Log.restore(tmp_path / "nowhere", tmp_path / "again")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotALogError, match=r"not a backup: it has no backup\.json"):
+        tailrace.Log.restore(tmp_path / "empty", tmp_path / "again")
     with pytest.raises(NotALogError, match="not a backup"):
         tailrace.Log.restore(tmp_path / "log", tmp_path / "again")
     with pytest.raises(OpenError, match="a log already"):
@@ -412,6 +415,31 @@ def test_a_damaged_backup(log, tmp_path):
         list(again.topic("orders").read(partition=1))
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_damaged_catalog_never_replaces_a_good_backup(log, tmp_path, allowed):
+    fill(log)
+    log.backup(tmp_path / "backup")
+    before = texts(log)
+    log.topic("new").append("there")
+    flip(min((tmp_path / "log" / "catalog").glob("*.seg")), 64 + 80 + 9)
+    with pytest.raises(CorruptionError, match="was not backed up"):
+        log.backup(tmp_path / "backup", allow_damage=allowed)
+    with restored(tmp_path) as again:
+        assert texts(again) == before
+
+
+def test_a_backup_with_a_damaged_catalog_is_refused_whatever_is_allowed(log, tmp_path):
+    fill(log)
+    log.backup(tmp_path / "backup")
+    (catalog,) = (tmp_path / "backup").glob("data/*/00000000-00000-*.seg")
+    flip(catalog, catalog.stat().st_size - 3)
+    with pytest.raises(CorruptionError, match="The backup is damaged: its checksum is wrong") as told:
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again", allow_damage=True)
+    assert told.value.path == str(catalog)
+    assert "allow" not in (told.value.hint or "")
+    assert not (tmp_path / "again" / "tailrace.json").exists()
+
+
 def test_what_a_repair_gave_up_is_no_new_damage(log, tmp_path):
     """A placeholder is copied like any frame: the restored log names the same lost range, and nothing else."""
     fill(log, partitions=1, count=300)
@@ -432,6 +460,19 @@ def test_what_a_repair_gave_up_is_no_new_damage(log, tmp_path):
             r.value for r in log.topic("orders").read(lost.last + 1)
         ]
         again.topic("orders").append("goes on")
+
+
+def test_what_was_lost_and_trimmed_since_is_not_counted(log, tmp_path):
+    topic = fill(log, partitions=1, count=300)
+    log.sync()
+    flip(segments(tmp_path / "log")[0], 64 + 80 + 9)
+    log.repair()
+    assert log.backup(tmp_path / "backup").lost_records == 50
+    topic.trim({0: 100})
+    report = log.backup(tmp_path / "backup")
+    assert (report.records, report.lost_records) == (200, 0)
+    result = tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
+    assert (result.records, result.lost_records) == (200, 0)
 
 
 # Links.

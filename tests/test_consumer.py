@@ -745,6 +745,21 @@ class TestSeek:
             consumer.seek(2)
         assert cursor(log) == 2
 
+    def test_back_to_the_cursor_of_before_is_stored(self, log):
+        fill(log, "t", 10)
+        with log.consumer("t", "g", commit="manual") as consumer:
+            assert numbers(consumer.poll(2)) == [0, 1]
+            consumer.commit()
+        with log.consumer("t", "g", commit="manual") as consumer:
+            assert numbers(consumer.poll(3)) == [2, 3, 4]
+            consumer.commit()
+            assert cursor(log) == 5
+            consumer.seek(2)
+            consumer.commit()
+            assert cursor(log) == 2
+        with log.consumer("t", "g", commit="manual") as consumer:
+            assert numbers(consumer.poll(1)) == [2]
+
     def test_is_stored_at_once_where_cursors_come_first(self, log):
         fill(log, "t", 5)
         with log.consumer("t", "g", commit="before") as consumer:

@@ -11,6 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
+from tests.consuming import wait_until
 from tests.processes import start
 
 # ruff: noqa: PT012  # What a block leaves behind that raises in its middle is what is tested here.
@@ -435,6 +436,28 @@ class TestTransactions:
                     assert cursor(log) is None
                 raise KeyError
             assert len(list(consumer)) == 10
+
+    def test_partitions_given_back_meanwhile_take_no_cursor_along(self, log):
+        numbers = [str(number) for number in range(40)]
+        log.topic("in", partitions=4).extend(numbers, keys=numbers)
+        with log.consumer("in", "g") as one, log.consumer("in", "g", commit="manual") as two:
+            two.pause()
+
+            def shared():
+                assert not two.poll(timeout=0)
+                one.poll(timeout=0)
+                return len(two.assigned) == 2
+
+            with pytest.raises(KeyError), log.transaction() as tx:
+                read = 0
+                while read < 40:
+                    read += len(one.poll(timeout=LONG))
+                assert len(one.assigned) == 4
+                tx.append("out", "x")
+                one.commit(tx)
+                wait_until(shared)
+                raise KeyError
+            assert {cursor(log, partition=each) or 0 for each in range(4)} == {0}
 
     def test_closing_the_consumer_first_makes_it_absent(self, log):
         log.topic("in").extend(["a", "b"])

@@ -9,16 +9,29 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import tailrace
 from tailrace import Log, bulk
 from tailrace.disk.files import Files
-from tailrace.disk.frame import HEADER, VERSION, crc32c, place, prepare
+from tailrace.disk.frame import HEADER, VERSION, crc32c, place, prepare, read_header
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from tailrace.disk.repair import write
 from tailrace.disk.segment import HEADER_BYTES, parse_header, salt_chain, walk
-from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_BYTES, FAILED, UNSYNCABLE, State, parse_block, word_of
+from tailrace.disk.tails import (
+    BLOCK_A,
+    BLOCK_B,
+    BLOCK_BYTES,
+    END,
+    FAILED,
+    SAFE,
+    UNSYNCABLE,
+    State,
+    parse_block,
+    word_of,
+)
 from tailrace.errors import (
     ClosedError,
     CorruptionError,
@@ -346,13 +359,15 @@ def test_the_side_file_has_the_bytes_and_says_what_they_were(path):
     places = frames(file)
     flip(file, places[3][0] + 8)
     flip(file, places[9][0] + FRAME_HEADER_BYTES, 10)
+    for number in (15, 21):
+        flip(file, places[number][0] + 8)
     content = file.read_bytes()
     report = tailrace.repair(path)
     (side,) = [Path(each) for each in report.quarantine]
     assert side.parent == path / "quarantine"
     assert side.name.endswith("-00000001-orders-0-0.bytes")
     lines = [json.loads(line) for line in side.with_suffix(".json").read_text().splitlines()]
-    assert len(lines) == 2
+    assert [(line["first"], line["last"]) for line in lines] == [(3, 3), (9, 9), (15, 15), (21, 21)]
     for line in lines:
         assert (line["topic"], line["partition"]) == ("orders", 0)
         assert (path / line["file"]) == file
@@ -360,7 +375,64 @@ def test_the_side_file_has_the_bytes_and_says_what_they_were(path):
         assert kept == content[line["position"] : line["position"] + line["length"]]
         assert line["reason"]
         assert line["time"].endswith("+00:00")
-    assert (lines[0]["first"], lines[0]["last"]) == (3, 3)
+
+
+def test_a_hole_of_several_megabytes_is_kept_as_it_was(tmp_path):
+    path = tmp_path / "log"
+    with tailrace.open(path, durable=False) as log:
+        for value in (b"before", Random(1).randbytes(3_000_000), b"behind"):
+            log.topic("orders").append(value)
+    (file,) = segments(path)
+    position, stop, _ = frames(file)[1]
+    flip(file, position + 1_500_000)
+    damaged = file.read_bytes()[position:stop]
+    report = tailrace.repair(path)
+    assert [(each.first, each.last) for each in report.lost] == [(1, 1)]
+    (side,) = report.quarantine
+    assert Path(side).read_bytes() == damaged
+
+
+def test_more_than_one_placeholder_for_a_long_range(path, monkeypatch):
+    monkeypatch.setattr(write, "LOST_SPAN_MAX", 10)
+    check(path, a_missing_segment(path))
+    assert [offset for _, _, offset in frames(segments(path)[1])] == [28, 38, 48]
+
+
+def test_what_a_dead_repair_left_is_removed_where_nothing_else_is_wrong(path):
+    left = segments(path)[1].with_suffix(".seg.new")
+    left.write_bytes(b"half")
+    report = check(path, set())
+    assert any("left by a repair that died" in step.why for step in report.steps)
+    assert not left.exists()
+
+
+def test_zeros_in_the_place_of_the_segment_that_keeps_the_end(path):
+    with tailrace.open(path) as log:
+        log.topic("orders").trim({0: COUNT})
+        log.vacuum()
+    (last,) = segments(path)
+    assert int(last.stem) == COUNT
+    last.write_bytes(last.read_bytes()[:HEADER_BYTES].ljust(4_096, b"\0"))
+    both_state_blocks(path)
+    assert not tailrace.repair(path).lost
+    assert tailrace.repair(path).sound
+    with tailrace.open(path) as log:
+        assert log.verify().ok
+        assert log.topic("orders").append("behind").offset == COUNT
+
+
+def test_an_end_that_cannot_be_is_not_believed(path):
+    """Words without a block that checks count as far as the newest segment has room for so many records."""
+    both_state_blocks(path)
+    tails = bytearray((path / "tails").read_bytes())
+    for word in (END, SAFE):
+        at = (word_of(1) + word) * 8
+        tails[at : at + 8] = (1 << 40).to_bytes(8, "little")
+    (path / "tails").write_bytes(tails)
+    report = tailrace.repair(path)
+    assert max((each.last for each in report.lost), default=0) < 1 << 32
+    with tailrace.open(path) as log:
+        assert readable(log) == list(range(COUNT))
 
 
 def test_a_group_of_frames_is_kept_in_part(tmp_path):
@@ -377,6 +449,75 @@ def test_a_group_of_frames_is_kept_in_part(tmp_path):
     assert [(each.first, each.last) for each in report.lost] == [(lost[0], lost[-1])]
     with tailrace.open(path) as log:
         assert readable(log, "big") == [offset for offset in range(7) if offset not in lost]
+
+
+# Frames that are none, or are not those that were written.
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("damaged", [10, FRAME_HEADER_BYTES - 4], ids=["said", "checksum"])
+def test_a_segment_in_a_value_gives_no_records_to_a_repair(tmp_path, sealed, damaged):
+    def filled(name: str, values: list[bytes]) -> Path:
+        with tailrace.open(tmp_path / name, durable=False) as log:
+            for value in values:
+                log.topic("orders", segment_bytes=4_096).append(value)
+        return segments(tmp_path / name)[0]
+
+    within = filled("inner", [b"inner"] * 5).read_bytes().rstrip(b"\0")
+    values = [b"0", b"1", within, b"3", b"4", *([b"x" * 900] * 6 if sealed else [])]
+    file = filled("outer", values)
+    flip(file, frames(file)[2][0] + damaged)
+    report = tailrace.repair(tmp_path / "outer")
+    assert [(each.first, each.last) for each in report.lost] == [(2, 2)]
+    assert tailrace.repair(tmp_path / "outer").sound
+    with tailrace.open(tmp_path / "outer") as log:
+        assert log.verify().ok
+        assert [record.value for record in log.topic("orders").read(on_damage="skip")] == values[:2] + values[3:]
+
+
+def put_back(file: Path, number: int, value: bytes) -> tuple[int, int]:
+    """A disk gives back what stood in the place of a frame before: whole, but the next does not follow from it.
+
+    Where it ends and where the frame ended.
+    """
+    data = bytearray(file.read_bytes())
+    start, stop, _ = frames(file)[number]
+    header = read_header(data, start)
+    assert header is not None
+    older = b"".join(place(prepare([value], None, None, 1), header.base, header.chain).buffers)
+    data[start : start + len(older)] = older
+    file.write_bytes(data)
+    return start + len(older), stop
+
+
+@pytest.mark.parametrize("segment", [0, -1], ids=["sealed", "active"])
+@pytest.mark.parametrize("length", [50, 20], ids=["as long", "shorter"])
+def test_a_break_in_the_chain_where_no_offset_is_missing_is_mended(path, segment, length):
+    file = segments(path)[segment]
+    offset = frames(file)[5][2]
+    after, stop = put_back(file, 5, b"o" * length)
+    between = file.read_bytes()[after:stop]
+    with tailrace.open(path) as log, pytest.raises(CorruptionError):
+        list(log.topic("orders").read())
+    report = tailrace.repair(path)
+    assert not report.sound
+    assert not report.lost
+    assert [Path(each).read_bytes() for each in report.quarantine] == ([between] if between else [])
+    assert tailrace.repair(path).sound
+    with tailrace.open(path) as log:
+        assert log.verify().ok
+        expected = [f"value {number:04d}" + "x" * 40 for number in range(COUNT)]
+        expected[offset] = "o" * length
+        assert [record.text for record in log.topic("orders").read()] == expected
+
+
+def test_the_side_file_says_nothing_of_a_break_without_bytes(path):
+    file = segments(path)[0]
+    flip(file, frames(file)[9][0] + FRAME_HEADER_BYTES + 5)
+    put_back(file, 5, b"o" * 50)
+    (side,) = tailrace.repair(path).quarantine
+    lines = [json.loads(line) for line in Path(side).with_suffix(".json").read_text().splitlines()]
+    assert [(line["first"], line["last"], line["at"]) for line in lines] == [(9, 9, 0)]
 
 
 def lose_the_tails(path: Path) -> None:
@@ -558,6 +699,22 @@ def test_a_place_in_time_behind_what_is_lost(mended):
         assert 56 <= found <= 84
         assert [record.offset for record in topic.read(time, on_damage="skip")] == KEPT[-16:]
         assert topic.offset_at(topic.get(90).timestamp) == 90
+
+
+def test_a_place_in_time_between_two_holes(tmp_path):
+    path = tmp_path / "log"
+    with tailrace.open(path, durable=False) as log:
+        for number in range(20):
+            log.topic("orders").append(str(number), timestamp=10**15 + number * 1_000_000)
+    (file,) = segments(path)
+    places = frames(file)
+    for number in (3, 9):
+        flip(file, places[number][0] + 8)
+    tailrace.repair(path)
+    with tailrace.open(path) as log:
+        topic = log.topic("orders")
+        for number in (5, 6, 7, 8, 11, 12, 19):
+            assert topic.offset_at(topic.get(number).timestamp) == number
 
 
 def test_parts_for_engines(mended):
@@ -769,6 +926,21 @@ def test_a_damaged_identity_is_damage(path):
     with tailrace.open(path) as log:
         assert log.stats().id != identity
         assert len(list(log.topic("orders").read())) == COUNT
+
+
+def test_the_journal_says_which_log_it_is(path):
+    with tailrace.open(path) as log:
+        identity = log.stats().id
+        with log.transaction() as tx:
+            tx.append("orders", "both")
+            tx.append("others", "both")
+    for name in ("tailrace.json", "tails"):
+        (path / name).unlink()
+    assert not tailrace.repair(path).lost
+    with tailrace.open(path) as log:
+        assert log.stats().id == identity
+        assert len(list(log.topic("orders").read())) == COUNT + 1
+        assert [record.text for record in log.topic("others").read()] == ["both"]
 
 
 def test_nothing_says_which_log_it_is(path):

@@ -7,12 +7,16 @@ from random import Random
 
 import pytest
 
+from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import MORE, Prepared, place, prepare, salt_chain
-from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan
+from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan, reach_behind
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
 
 SALT = 12_345
 ROUNDS = 40
+TIME = 10**15
+# A byte of what a frame's header says, and one of its checksum.
+HEADER_DAMAGES = {"said": 10, "checksum": FRAME_HEADER_BYTES - 4}
 
 
 class Made:
@@ -38,13 +42,27 @@ class Made:
             return [*(Anchor(*row) for row in rows), end]
         return [end] if kind == "state" else []
 
+    def read(self, count: int, at: int) -> bytes:
+        return bytes(self.data[at : at + count])
+
+    def wipe_header(self, number: int) -> None:
+        start = self.places[number][0]
+        self.data[start : start + FRAME_HEADER_BYTES] = bytes(FRAME_HEADER_BYTES)
+
+    def reached(self) -> int | None:
+        """The end of the records, where nothing but the frames tells it and there are some behind damage."""
+        behind = reach_behind(self.read, SALT, len(self.data))
+        return None if behind is None else behind.offset
+
+    def pieces(self, kind: str) -> list[Run | Hole]:
+        scan = Scan(self.read, len(self.data), self.index.span, self.anchors(kind), Index(SALT))
+        pieces = scan.run(salt_chain(SALT))
+        assert scan.whole == (len(pieces) == 1 and isinstance(pieces[0], Run))
+        return pieces
+
     def scan(self, kind: str) -> tuple[set[int], set[int]]:
         """The offsets that are kept and those that are lost."""
-        data = bytes(self.data)
-        scan = Scan(
-            lambda count, at: data[at : at + count], len(data), self.index.span, self.anchors(kind), Index(SALT)
-        )
-        pieces = scan.run(salt_chain(SALT))
+        pieces = self.pieces(kind)
         # Runs and holes follow one another without a gap.
         assert [piece.first for piece in pieces] == [0, *(piece.after for piece in pieces[:-1])]
         assert pieces[-1].after == self.index.span
@@ -92,29 +110,125 @@ def test_every_frame_that_is_whole_is_kept(kind, seed):
         assert kept | lost == set(range(made.index.span))
 
 
-@pytest.mark.parametrize("kind", ["footer", "state"])
-def test_frames_within_a_value_are_not_taken_for_frames(kind):
+def singles(*values: bytes) -> list[Prepared]:
+    """A frame for each value."""
+    return [prepare([value], None, None, TIME)[0] for value in values]
+
+
+def smuggled(base: int, *counts: int) -> bytes:
+    """Whole frames of so many records each, as they stand in a segment of somebody else."""
+    frames = [prepare([b"fake"] * count, None, None, TIME)[0] for count in counts]
+    return b"".join(place(frames, base, 77).buffers)
+
+
+@pytest.mark.parametrize("kind", ["footer", "state", "nothing"])
+@pytest.mark.parametrize("damaged", HEADER_DAMAGES.values(), ids=HEADER_DAMAGES)
+@pytest.mark.parametrize("base", range(6))
+def test_frames_within_a_value_are_not_taken_for_frames(kind, damaged, base):
     """A value that holds whole frames, whose own frame has a damaged header: what follows it is what counts."""
-    inner = place(prepare([b"fake"] * 3, None, None, 10**15), 5, 77)
-    smuggled = b"".join(inner.buffers)
-    for lead in range(8):
-        outer = [prepare([value], None, None, 10**15)[0] for value in (b"a", bytes(lead) + smuggled, b"b", b"c", b"d")]
-        made = Made(outer)
-        start = made.places[1][0]
-        made.data[start + 10] ^= 0xFF
-        kept, lost = made.scan(kind)
-        assert (kept, lost) == ({0, 2, 3, 4}, {1})
+    for counts in ((1,), (3,), (1, 1, 1)):
+        for lead in range(8):
+            made = Made(singles(b"a", bytes(lead) + smuggled(base, *counts), b"b", b"c", b"d", b"e"))
+            made.data[made.places[1][0] + damaged] ^= 0xFF
+            assert made.scan(kind) == ({0, 2, 3, 4, 5}, {1})
+            # Where the end is not known either.
+            assert made.reached() == 6
+
+
+@pytest.mark.parametrize("kind", ["footer", "state", "nothing"])
+@pytest.mark.parametrize("damaged", HEADER_DAMAGES.values(), ids=HEADER_DAMAGES)
+@pytest.mark.parametrize("base", range(8))
+def test_frames_within_a_value_of_many_are_not_taken_for_frames(kind, damaged, base):
+    """The damaged frame has room for them: its checksum tells which frame follows it."""
+    inner = smuggled(base, 1, 1)
+    made = Made([*singles(b"a"), prepare([inner, b"b", b"c", b"d"], None, None, TIME)[0], *singles(b"e", b"f")])
+    made.data[made.places[1][0] + damaged] ^= 0xFF
+    assert made.scan(kind) == ({0, 5, 6}, {1, 2, 3, 4})
+
+
+WITHIN = {
+    "before": smuggled(0, 1),
+    "the same": smuggled(1, 1),
+    "the same and more": smuggled(1, 3),
+    "up to behind the end": smuggled(5, 3),
+    "behind the end": smuggled(7, 1),
+    "within one of before": b"".join(place(singles(smuggled(3, 1)), 0, 77).buffers),
+}
+
+
+@pytest.mark.parametrize("kind", ["footer", "state", "nothing"])
+@pytest.mark.parametrize("inner", WITHIN.values(), ids=WITHIN)
+def test_frames_within_a_value_that_cannot_be_there_are_not_taken_without_a_header(kind, inner):
+    """Nothing tells which frame follows the damaged one, but those within it claim offsets that others have."""
+    made = Made(singles(b"a", inner, b"b", b"c", b"d", b"e"))
+    made.wipe_header(1)
+    assert made.scan(kind) == ({0, 2, 3, 4, 5}, {1})
+
+
+def test_frames_that_only_vouch_for_themselves_end_where_better_ones_begin():
+    """Nothing tells these from frames between two damages; but what the end vouches for is not given up for them."""
+    values = [smuggled(2, 1, 1, 1, 1, 1), b"b", b"c", b"d"]
+    made = Made([*singles(b"a"), prepare(values, None, None, TIME)[0], *singles(b"e", b"f")])
+    made.wipe_header(1)
+    assert made.scan("state") == ({0, 2, 3, 4, 5, 6}, {1})
+    last = made.pieces("state")[-1]
+    assert (last.position, last.first) == (made.places[2][0], 5)
+
+
+@pytest.mark.parametrize("kind", ["footer", "state", "nothing"])
+def test_frames_that_were_cut_off_within_a_value_hide_none(kind):
+    """The last one's header is whole and says an end behind frames that are."""
+    inner = smuggled(5, 1, 1_000)[:300]
+    made = Made(singles(b"a", inner, *[b"%d" % number for number in range(100)]))
+    made.wipe_header(1)
+    kept, _ = made.scan(kind)
+    if kind == "nothing":
+        # Nothing tells the first whole frame from a frame of the log.
+        assert kept > {0, *range(7, 102)}
+    else:
+        assert kept == {*range(102)} - {1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "older"),
+    [("footer", b"B" * 40), ("footer", b"B"), ("state", b"B" * 40), ("state", b"B"), ("nothing", b"B" * 40)],
+    ids=lambda each: each if isinstance(each, str) else f"{len(each)} bytes",
+)
+def test_a_frame_that_does_not_follow_is_taken_in_its_place_or_where_the_end_vouches_for_it(kind, older):
+    """A disk gave back what stood there before a frame: no offset is missing, and it is damage all the same."""
+    made = Made(singles(b"a", b"b" * 40, b"c", b"d"))
+    whole = b"".join(place(singles(b"a", older), 0, salt_chain(SALT)).buffers)
+    made.data[HEADER_BYTES : HEADER_BYTES + len(whole)] = whole
+    assert made.scan(kind) == ({0, 1, 2, 3}, set())
+    assert [type(piece) for piece in made.pieces(kind)] == [Run, Hole, Run]
+
+
+@pytest.mark.parametrize("value", [b"b" * 60, b"b"], ids=["as long", "shorter"])
+def test_what_a_dead_writer_left_is_no_sign_of_damage(value):
+    """Its frames follow from one that another writer put a frame in the place of: none of their offsets is missing."""
+    made = Made(singles(b"a", b"x" * 60, *[b"left"] * 4))
+    whole = b"".join(place(singles(b"a", value), 0, salt_chain(SALT)).buffers)
+    made.data[HEADER_BYTES : HEADER_BYTES + len(whole)] = whole
+    assert made.reached() is None
+
+
+def test_frames_of_before_within_values_are_not_what_a_dead_writer_left():
+    """Nor is one of the offset that is missing, where it lies behind others."""
+    made = Made(singles(b"a", smuggled(0, 1), b"b", b"c", smuggled(1, 1), b"d"))
+    for number in (1, 4):
+        made.wipe_header(number)
+    assert made.reached() == 6
 
 
 def test_a_damaged_body_loses_nothing_behind_it_even_without_anything_to_vouch():
-    made = Made([prepare([b"x" * 50], None, None, 10**15)[0] for _ in range(20)])
+    made = Made(singles(*[b"x" * 50] * 20))
     for number in (3, 4, 9):
         made.data[made.places[number][0] + 85] ^= 1
     assert made.scan("nothing") == ({*range(20)} - {3, 4, 9}, {3, 4, 9})
 
 
 def test_a_segment_of_nothing_but_zeros():
-    made = Made([prepare([b"x"], None, None, 10**15)[0] for _ in range(5)])
+    made = Made(singles(*[b"x"] * 5))
     made.data[HEADER_BYTES:] = bytes(len(made.data) - HEADER_BYTES)
     assert made.scan("state") == (set(), {*range(5)})
     made.data.clear()

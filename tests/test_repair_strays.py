@@ -11,6 +11,8 @@ import pytest
 
 import tailrace
 from tailrace import bulk
+from tailrace.disk.repair.source import READ_BYTES
+from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
 from tailrace.disk.tails import SLOT_BYTES
 from tests.test_repair import check, everything, flip, frames, path, segments
@@ -138,6 +140,28 @@ def test_a_stray_far_behind_the_end_makes_no_offsets_up(path, boot):
     assert values(path) == [f"value {offset:04d}" + "x" * 40 for offset in range(100)]
     with tailrace.open(path) as log:
         assert log.topic("orders").append("on").offset == 100
+
+
+@pytest.mark.parametrize("name", [5, 99_999])
+def test_a_damaged_copy_under_another_name_does_not_replace_the_segment(path, name):
+    own = segments(path)[1]
+    stray = own.with_name(f"{name:020d}.seg")
+    shutil.copy(own, stray)
+    flip(stray, frames(stray)[3][0] + 85)
+    report = check(path, set())
+    assert any("where another segment stands" in step.why for step in report.steps)
+    assert len(report.quarantine) == 1
+    assert not stray.exists()
+
+
+def test_a_stray_with_zeros_before_its_bytes_is_kept_aside(path):
+    """Far behind its header, which is damaged: it takes more than one read to find them."""
+    newest = segments(path)[-1]
+    header = bytearray(newest.read_bytes()[:HEADER_BYTES])
+    header[20] ^= 0xFF
+    newest.with_name(f"{5_000:020d}.seg").write_bytes(bytes(header) + bytes(READ_BYTES + 100) + b"precious")
+    (kept,) = check(path, set()).quarantine
+    assert Path(kept).read_bytes().endswith(b"precious")
 
 
 def test_what_was_trimmed_is_not_lost(path):

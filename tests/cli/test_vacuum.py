@@ -12,19 +12,19 @@ import pytest
 import tailrace
 from tests.cli.test_process import Terminal
 
-NOW = time.time_ns() // 1_000
 DAY = 86_400_000_000
 
 
 @pytest.fixture
 def shop(cli, monkeypatch):
     """Two old segments and a young one in orders, one in a topic without a limit."""
+    now = time.time_ns() // 1_000
     with tailrace.open(cli.path) as log:
         # Set by the facade when it is loaded, which it is now.
         monkeypatch.setattr("tailrace.worker.chores", None)
         orders = log.topic("orders", segment_bytes=4096, retain="7d")
         for days in (9, 8, 1, 0):
-            orders.extend([b"x" * 1_000] * 3, timestamps=[NOW - days * DAY] * 3)
+            orders.extend([b"x" * 1_000] * 3, timestamps=[now - days * DAY] * 3)
         log.topic("plain").append("x")
     return cli
 

@@ -67,7 +67,7 @@ class SegmentPlan(NamedTuple):
         return [
             Lost(self.base + hole.first, self.base + hole.after - 1, self.path or "", hole.position, hole.reason)
             for hole in self.pieces
-            if isinstance(hole, Hole)
+            if isinstance(hole, Hole) and hole.after > hole.first
         ]
 
 

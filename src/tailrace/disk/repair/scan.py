@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from tailrace.disk.codec import CodecError
@@ -30,7 +29,7 @@ class Run(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Bytes that are no frames, and the offsets (relative) that are missing with them."""
+    """Bytes that are no frames, and the offsets (relative) that are missing with them, perhaps none."""
 
     position: int
     stop: int
@@ -95,6 +94,8 @@ class Scan:
         self.undecodable: str | None = None
         # While frames are taken that only their own checksums vouch for: where better ones begin.
         self.trusted: Anchor | None = None
+        # Whether nothing tells up to where there were records.
+        self.endless = False
 
     @property
     def whole(self) -> bool:
@@ -111,17 +112,9 @@ class Scan:
         return self.pieces
 
     def behind(self, chain: int) -> list[Run]:
-        """The runs behind the first damage, where nothing tells up to where there were records.
-
-        A frame that breaks the chain and leaves no offset out is what a dead writer left, and no record of this one.
-        """
-        runs = []
-        for before, piece in pairwise(self.run(chain)):
-            if isinstance(piece, Run):
-                if isinstance(before, Run):
-                    break
-                runs.append(piece)
-        return runs
+        """The runs behind the first damage, where nothing tells up to where there were records."""
+        self.endless = True
+        return [piece for piece in self.run(chain)[1:] if isinstance(piece, Run)]
 
     def _first_chain(self) -> int:
         header = read_header(self._bytes(FRAME_HEADER_BYTES, HEADER_BYTES))
@@ -167,10 +160,8 @@ class Scan:
         if found is None or found.offset > self.span:
             # Nothing, or only what is known of offsets that are not looked for here.
             found = Anchor(self.span, self.stop, 0)
-        if found.offset > here.offset:
-            self.pieces.append(
-                Hole(here.position, max(found.position, here.position), here.offset, found.offset, reason)
-            )
+        # A break in the chain at which no offset is missing is a hole too: nobody can read across it.
+        self.pieces.append(Hole(here.position, max(found.position, here.position), here.offset, found.offset, reason))
         if self.trusted is not None and found.offset >= self.trusted.offset:
             self.trusted = None
         return found
@@ -205,19 +196,33 @@ class Scan:
         stop = self.trusted.position if self.trusted else self.stop
         limit = self.trusted.offset if self.trusted else self.span
         loose: Anchor | None = None
+        leftover = False
         position = find_magic(self._bytes, here.position, stop)
         while position >= 0:
-            header = self._candidate(position, here.offset, limit, stop)
+            header = self._candidate(position, limit, stop)
             if header is None:
                 position = find_magic(self._bytes, position + 8, stop)
                 continue
-            end, vouched = self._chain_from(position, header, stop)
             found = Anchor(header.base, position, header.chain)
-            if self.trusted is not None or header.chain in links or vouched:
+            vouched = found.offset >= here.offset and self._is_vouched(found, stop)
+            # The frame of the first missing offset lies here or nowhere. A frame further on that claims this offset is
+            # bytes of a value, such as a segment file, in the frame that is damaged here; or a dead writer left it.
+            # Only where something vouches for it is it the record, and the frames before it are not what was written.
+            nearest = here.offset + (not vouched and (self.endless or position > here.position))
+            if found.offset < nearest:
+                leftover = leftover or (found.offset == here.offset and loose is None)
+                position = find_magic(self._bytes, position + header.size, stop)
+                continue
+            if self.trusted is None and found.chain in links:
+                # It follows from the damaged frame itself, so that all before it is bytes of that.
+                return found
+            if self.trusted is not None or vouched:
                 return self._prefer(loose, found)
             loose = loose or found
-            position = find_magic(self._bytes, end, stop)
-        if self.trusted is not None:
+            position = find_magic(self._bytes, self._end_of(found, stop), stop)
+        if self.trusted is not None or (self.endless and leftover):
+            # A frame that breaks the chain and leaves no offset out is no sign that records are missing: the leftovers
+            # of a dead writer look like that where others have written since.
             return None
         anchor = self._anchor_behind(here)
         return self._prefer(loose, anchor) if anchor is not None else loose
@@ -232,25 +237,34 @@ class Scan:
     def _links(self, here: Anchor) -> set[int]:
         """What the frame behind a damaged one carries as its chain: the checksum in it, or of it, if one is whole."""
         head = bytes(self._bytes(FRAME_HEADER_BYTES, here.position))
-        if len(head) < FRAME_HEADER_BYTES or not any(head):
+        if len(head) < FRAME_HEADER_BYTES or not any(head) or read_header(head) is not None:
+            # There is no damaged frame: what follows from a whole one that does not fit is as little the log's as that.
             return set()
         return {int.from_bytes(head[_CRC_AT:], "little"), crc32c(head[:_CRC_AT])}
 
-    def _candidate(self, position: int, offset: int, limit: int, stop: int) -> Header | None:
-        """The header at a position, if its frame is whole and fits between what is known."""
+    def _candidate(self, position: int, limit: int, stop: int) -> Header | None:
+        """The header at a position, if its frame is whole and ends before what is known."""
         header = read_header(self._bytes(FRAME_HEADER_BYTES, position))
-        if header is None or header.base < offset or header.base + header.span > limit or position + header.size > stop:
+        if header is None or header.base + header.span > limit or position + header.size > stop:
             return None
         whole = self._bytes(header.size, position)
         return header if body_fits(whole, 0, header) else None
 
-    def _chain_from(self, position: int, header: Header, stop: int) -> tuple[int, bool]:
-        """Where the frames that follow one another from here end, and whether anything vouches for one of them."""
-        end, chain, vouched = position, header.chain, False
-        for found in walk(self.read, position, header.base, header.chain, stop, bodies=False):
-            vouched = vouched or self._vouches(found.position, found.header.chain)
+    def _is_vouched(self, first: Anchor, stop: int) -> bool:
+        """Whether anything vouches for one of the frames that follow one another from here."""
+        end, chain = first.position, first.chain
+        for found in walk(self.read, first.position, first.offset, first.chain, stop, bodies=False):
+            if self._vouches(found.position, found.header.chain):
+                return True
             end, chain = found.position + found.header.size, found.header.crc
-        return max(end, position + 8), vouched or self._vouches(end, chain)
+        return self._vouches(end, chain)
+
+    def _end_of(self, first: Anchor, stop: int) -> int:
+        """Where the whole frames that follow one another from here end; one that is not may reach over others."""
+        end = first.position + 8
+        for found in walk(self.read, first.position, first.offset, first.chain, stop, bodies=True):
+            end = found.position + found.header.size
+        return end
 
     def _vouches(self, position: int, chain: int) -> bool:
         anchor = self.anchors.get(position)

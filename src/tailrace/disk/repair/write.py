@@ -186,6 +186,8 @@ class Mender:
         lines: list[dict[str, Any]] = []
         for hole in holes:
             length = max(0, min(hole.stop, source.size) - hole.position)
+            if not length and hole.after == hole.first:
+                continue
             lines.append(
                 {
                     "topic": topic, "partition": place.partition, "first": segment.base + hole.first,
