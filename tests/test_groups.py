@@ -302,10 +302,13 @@ class TestProcesses:
             wait_until(lambda: [sorted(one.partitions for one in each.members) for each in log.groups()] == [[2, 2]])
             fill(log, "t", 20)
             wait_until(lambda: sum(len(each.found) for each in joined) == 80)
+            # A record that was told and is still in hand when its consumer is closed comes again.
+            wait_until(lambda: set(cursors(log).values()) == {20})
             assert joined[0].end() == ""
             wait_until(lambda: [member.partitions for member in log.group("g").members] == [4])
             fill(log, "t", 5, 100)
             wait_until(lambda: sum(len(each.found) for each in joined) == 100)
+            wait_until(lambda: set(cursors(log).values()) == {25})
         finally:
             complaints = [each.end() for each in joined if each.process.returncode is None]
         assert complaints == [""]
