@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.inject import Injector
 
 from tailrace.disk import files as module
 from tailrace.disk.files import BOOT_ID_VARIABLE, BUFFERS_MAX, WAITERS_IDLE_MAX, Files
@@ -121,6 +122,24 @@ def test_a_full_device_is_an_error(files: Files) -> None:
     with pytest.raises(OSError, match="No space left"):
         files.write_all(fd, [b"x", b"y"], 0)
     files.close(fd)
+
+
+@pytest.mark.parametrize("how", ["create", "exclusive", "write"])
+def test_an_interrupted_opening_keeps_no_descriptor(files: Files, tmp_path: Path, how: str) -> None:
+    """What is opened and never returned nobody can close."""
+    number, opened = 0, []
+    while not opened:
+        number += 1
+        path = f"{tmp_path}/{number}"
+        if how == "write":
+            Path(path).touch()
+        before = os.listdir("/proc/self/fd")
+        injector = Injector(number)
+        injector.run(lambda: opened.append(files.open(path, **{how: True})))  # noqa: B023  # called at once
+        if not opened:
+            assert os.listdir("/proc/self/fd") == before, injector.place
+    files.close(opened[0])
+    assert number > 1
 
 
 def test_a_directory_that_goes_away_while_it_is_made(

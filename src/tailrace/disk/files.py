@@ -203,9 +203,11 @@ class Files:
             flags |= os.O_DIRECTORY
         # Collected in C: an interrupt cannot fall between the system's answer and the store of the descriptor.
         made = [*map(os.open, (path,), (flags,), (0o666,))]
-        if (create or exclusive) and os.geteuid() == 0:
+        if create or exclusive:
             try:
-                _hand_over(path, made[0])
+                # The first call behind the opening is where an interrupt comes up that came during it.
+                if os.geteuid() == 0:
+                    _hand_over(path, made[0])
             except BaseException:
                 os.close(made[0])
                 raise
