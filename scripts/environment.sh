@@ -2,6 +2,19 @@
 
 venv=.venv
 python=$venv/bin/python
+# The one version of Python to take, such as 3.13; any from 3.11 on when it is empty.
+python_wanted=
+
+# use_version X.Y: take this version of Python, in a virtual environment of its own.
+use_version() {
+  if ! [[ $1 =~ ^3\.(1[1-9]|[2-9][0-9])$ ]]; then
+    echo "'$1' is no version of Python that Tailrace runs on: name one from 3.11 on, such as 3.13." >&2
+    return 1
+  fi
+  python_wanted=$1
+  venv=.venv-$python_wanted
+  python=$venv/bin/python
+}
 
 may_install() {
   [ "$(id -u)" -eq 0 ] && [ -e /etc/debian_version ] && command -v apt-get >/dev/null
@@ -18,28 +31,50 @@ install_one_of() {
   return 1
 }
 
+# The commands to try, one a line: with a version the one on the PATH, then the newest that pyenv has.
+pythons() {
+  local versions=${PYENV_ROOT:-${HOME:-}/.pyenv}/versions directory patch newest=-1
+  if [ -z "$python_wanted" ]; then
+    printf '%s\n' python3 python3.14 python3.13 python3.12 python3.11
+    return
+  fi
+  # pyenv puts a command on the PATH for every version that it has, and most of them only print that they are not active.
+  echo "python$python_wanted"
+  for directory in "$versions/$python_wanted".*; do
+    patch=${directory##*.}
+    # A preview (3.13.0rc1), or no directory at all.
+    case $patch in *[!0-9]*) continue ;; esac
+    [ "$patch" -le "$newest" ] || newest=$patch
+  done
+  [ "$newest" -lt 0 ] || echo "$versions/$python_wanted.$newest/bin/python"
+}
+
 usable_python() {
   local name
-  for name in python3 python3.14 python3.13 python3.12 python3.11; do
-    if "$name" -c "import sys${1:+, $1}; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1; then
+  while read -r name; do
+    if "$name" -c "import sys${1:+, $1}; sys.exit(sys.version_info < (3, 11))" </dev/null >/dev/null 2>&1; then
       echo "$name"
       return 0
     fi
-  done
+  done < <(pythons)
   return 1
 }
 
 find_python() {
   usable_python "venv, ensurepip" && return
   if ! usable_python >/dev/null; then
-    echo "Tailrace needs Python 3.11 or newer, and none is on the PATH. Install one (Debian: apt-get install python3 python3-venv)." >&2
+    if [ -n "$python_wanted" ]; then
+      echo "There is no Python $python_wanted on the PATH or under pyenv: install it (pyenv install $python_wanted)." >&2
+    else
+      echo "Tailrace needs Python 3.11 or newer, and none is on the PATH. Install one (Debian: apt-get install python3 python3-venv)." >&2
+    fi
     return 1
   fi
   if may_install; then
-    install_one_of python3-venv
+    install_one_of "python${python_wanted:-3}-venv"
     usable_python "venv, ensurepip" && return
   fi
-  echo "This Python has no venv module. Install it (Debian, Ubuntu: sudo apt-get install python3-venv) and run $0 again." >&2
+  echo "This Python has no venv module. Install it (Debian, Ubuntu: sudo apt-get install python${python_wanted:-3}-venv) and run $0 again." >&2
   return 1
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 
@@ -22,6 +23,12 @@ def pytest_configure(config):
     seed = os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**30)))
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = seed
+
+
+def pytest_collection_finish():
+    """Tests collect garbage in order to see what is left of theirs: modules and thousands of test items are not."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header():

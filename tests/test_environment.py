@@ -47,7 +47,10 @@ class Machine:
         self.program("id", f"echo {number}")
 
     def find_java(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-c", "set -u; source scripts/environment.sh; find_java && echo found $(java_version)"]
+        return self.run("find_java && echo found $(java_version)", **environment)
+
+    def run(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", f"set -u; source scripts/environment.sh; {script}"]
         given = {"PATH": str(self.bin), **environment}
         return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
 
@@ -145,3 +148,68 @@ def test_the_demo_says_how_to_go_without_java(machine):
     assert (done.returncode, done.stdout) == (2, "")
     assert "Spark needs Java 17" in done.stderr
     assert "./demo --no-spark" in done.stderr
+
+
+class Pythons:
+    """Commands that are Python to whoever only asks for a version, on the PATH and under pyenv."""
+
+    def __init__(self, machine: Machine, home: Path) -> None:
+        self.machine = machine
+        self.home = home
+
+    def find(self, version: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        script = f'use_version "{version}" && find_python && echo "$venv $python"'
+        return self.machine.run(script, **{"HOME": str(self.home), **environment})
+
+    def add(self, root: Path, *versions: str) -> None:
+        for version in versions:
+            path = root / "versions" / version / "bin" / "python"
+            path.parent.mkdir(parents=True)
+            path.write_text("#!/bin/bash\nexit 0\n")
+            path.chmod(0o755)
+
+
+@pytest.fixture
+def pythons(machine, tmp_path):
+    machine.apt_get({})
+    return Pythons(machine, tmp_path / "home")
+
+
+def test_a_version_on_the_path_goes_before_pyenv(pythons):
+    pythons.machine.program("python3.12", "exit 0")
+    pythons.add(pythons.home / ".pyenv", "3.12.1")
+    assert pythons.find("3.12").stdout == "python3.12\n.venv-3.12 .venv-3.12/bin/python\n"
+
+
+def test_a_command_of_pyenv_that_is_not_active_leads_to_the_newest_version(pythons, tmp_path):
+    pythons.machine.program("python3.13", "exit 127")
+    pythons.add(pythons.home / ".pyenv", "3.13.2", "3.13.10", "3.13.9", "3.13.11rc1", "3.12.12")
+    assert pythons.find("3.13").stdout.splitlines()[0] == f"{pythons.home}/.pyenv/versions/3.13.10/bin/python"
+    pythons.add(tmp_path / "elsewhere", "3.13.3")
+    found = pythons.find("3.13", PYENV_ROOT=str(tmp_path / "elsewhere"))
+    assert found.stdout.splitlines()[0] == f"{tmp_path}/elsewhere/versions/3.13.3/bin/python"
+
+
+@pytest.mark.parametrize("arguments", [["--python", "3.12"], ["--python=3.12"], ["--quick", "--python", "3.12"]])
+def test_a_version_that_is_not_here_ends_in_advice(pythons, tmp_path, arguments):
+    """In a copy, which has no environment yet."""
+    for tool in ("dirname", "cksum"):
+        pythons.machine.program(tool, f'exec {shutil.which(tool)} "$@"')
+    pythons.machine.user(1000)
+    (tmp_path / "copy" / "scripts").mkdir(parents=True)
+    for name in ("test", "scripts/environment.sh", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / "copy" / name)
+    environment = {"PATH": str(pythons.machine.bin), "HOME": str(pythons.home)}
+    command = ["bash", str(tmp_path / "copy" / "test"), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "There is no Python 3.12 on the PATH or under pyenv: install it (pyenv install 3.12)." in done.stderr
+
+
+@pytest.mark.parametrize("version", ["", "3", "3.10", "3.13.0", "2.7", "banana", "../x"])
+def test_what_is_no_version_is_refused(version):
+    done = subprocess.run(
+        ["bash", str(ROOT / "test"), "--python", version], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"'{version}' is no version of Python that Tailrace runs on" in done.stderr
