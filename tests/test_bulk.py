@@ -167,9 +167,10 @@ class TestFrames:
     def test_a_builder_gathers(self):
         builder = FrameBuilder()
         builder.extend([b"1", b"2"])
-        builder.extend(pa.array([b"3"], pa.binary()))
+        builder.add(build(pa.array([b"3"], pa.binary())))
         assert builder.records == 3
         frames = builder.finish()
+        assert builder.bytes == 0 < frames.bytes
         assert frames.records == 3
         assert builder.bytes == builder.finish().bytes == 0
         assert (frames + build([b"4"])).records == 4

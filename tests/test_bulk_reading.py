@@ -14,7 +14,8 @@ import pytest
 import tailrace
 from tailrace import plans
 from tailrace.arrow import schema
-from tailrace.bulk import Survey, TopicBounds, plan, read_arrow, record_progress
+from tailrace.bulk import Survey, TopicBounds, plan, read, read_arrow, record_progress
+from tailrace.disk.files import Files
 from tailrace.errors import CorruptionError, GroupBusyError, InvalidNameError, ReadOnlyError
 
 
@@ -111,9 +112,41 @@ class TestPlanning:
         opened = []
         look = Reader._open
         monkeypatch.setattr(Reader, "_open", lambda self, base: opened.append(base) or look(self, base))
-        parts = plan(log, "orders", 790, 800)
-        assert [(part.first, part.stop) for part in parts] == [(790, 800)]
+        parts = plan(log, "orders", 390, 400)
+        assert [(part.first, part.stop) for part in parts] == [(390, 400)]
         assert len(set(opened)) == 1
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 3), (0, 2), (1, 3), (1, 2)])
+    def test_of_many_small_partitions_nothing_is_opened(self, log, monkeypatch, start, stop):
+        topic = log.topic("orders", partitions=20)
+        for index in range(20):
+            topic.extend([f"{index}a", f"{index}b"], partition=index)
+            topic.append(f"{index}c", partition=index)
+        wanted = dict.fromkeys(range(20), start), dict.fromkeys(range(20), stop)
+        with monkeypatch.context() as patch:
+            patch.setattr(plans, "_plan_newest", lambda engine, span: None)
+            slow = plan(log, "orders", *wanted)
+        names = ("open", "list_directory")
+        asked = []
+        for name in names:
+            real = getattr(Files, name)
+            monkeypatch.setattr(
+                Files, name, lambda self, path, real=real, **how: asked.append(path) or real(self, path, **how)
+            )
+        parts = plan(log, "orders", *wanted)
+        assert asked == []
+        assert parts == slow
+        monkeypatch.undo()
+        texts = [record.text for part in parts for batch in read(part) for record in batch]
+        assert texts == [f"{index}{letter}" for index in range(20) for letter in "abc"[start:stop]]
+
+    def test_a_newest_segment_that_is_missing_is_named(self, log):
+        topic = log.topic("orders")
+        topic.append("a")
+        (part,) = plan(log, "orders")
+        Path(part.path).unlink()
+        with pytest.raises(CorruptionError):
+            plan(log, "orders")
 
     def test_frames_before_a_range_are_checked_and_not_decoded(self, log, monkeypatch):
         topic = log.topic("orders")

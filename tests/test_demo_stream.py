@@ -125,7 +125,7 @@ def test_a_diary_is_read_as_far_as_it_was_written(tmp_path):
         "numInputRows": 50,
         "durationMs": {"addBatch": 900, "triggerExecution": 1_500},
         "stateOperators": [{"numRowsDroppedByWatermark": 0}],
-        "sources": [{"endOffset": '{"clicks": {"0": 30, "1": 40}, "__topics": {"clicks": 1}}'}],
+        "sources": [{"endOffset": '{"clicks": {"0": 30, "1": 40}, "__tailrace {}": {"0": 0}}'}],
         "sink": {"numOutputRows": 3},
     }
     diary.batch(progress, 100.0)

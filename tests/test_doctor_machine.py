@@ -177,7 +177,7 @@ def test_many_small_segments():
     looks = [Look("a", 0, n, 20_000, NOW_US, NOW_US, False) for n in range(64)]
     (found,) = check_segments(looks, {"a": 5_000, "b": 5_000}, COMMANDS)
     assert found.code == "small-segments"
-    assert "topic alter a segment_bytes=256MiB" in found.run
+    assert "topic alter a segment_bytes=default segment_age=default" in found.run
     assert kinds(check_segments(looks, {"a": 64}, COMMANDS)) == []
 
 

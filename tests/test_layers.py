@@ -62,7 +62,7 @@ ROWS = (
         "tailrace.disk.repair.source",
     ),
     ("tailrace.disk.commit", "tailrace.disk.generations", "tailrace.disk.staging"),
-    ("tailrace.disk.partition", "tailrace.disk.reader"),
+    ("tailrace.disk.partition", "tailrace.disk.reader", "tailrace.disk.syncing"),
     ("tailrace.disk.lock", "tailrace.disk.catalog", "tailrace.disk.home", "tailrace.disk.open_segment"),
     ("tailrace.disk.floors",),
     ("tailrace.disk.tails", "tailrace.disk.segment", "tailrace.disk.journal", "tailrace.disk.gauges"),
@@ -77,6 +77,8 @@ ROWS = (
         "tailrace.options",
         "tailrace.limits",
         "tailrace.errors",
+        "tailrace.raised",
+        "tailrace.threads",
         "tailrace.svg",
     ),
 )

@@ -59,8 +59,8 @@ def test_the_location_comes_from_the_environment(tmp_path, monkeypatch):
     ("arguments", "error", "said"),
     [
         ({"location": ""}, ValueError, "empty"),
-        ({"location": "http://host/log"}, errors.OpenError, "remote log"),
-        ({"location": "https://host/log"}, errors.OpenError, "this release"),
+        ({"location": "http://host/log"}, errors.OpenError, "remote logs are not supported in this version"),
+        ({"location": "HTTPS://host/log"}, errors.OpenError, "remote logs are not supported in this version"),
         ({"mode": "w"}, ValueError, "mode='w'"),
         ({"io": "direct"}, ValueError, "io='direct'"),
         ({"durable": 0.05}, TypeError, "durable"),
@@ -78,6 +78,39 @@ def test_reading_never_creates(tmp_path):
     with pytest.raises(errors.NotALogError):
         tailrace.open(tmp_path / "shop", "r")
     assert not (tmp_path / "shop").exists()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://bucket/x", "S3A://bucket/x", "gs://b/x", "abfss://c@a/x", "http://h/x", "file:///tmp/x", "s3:/bucket/x"],
+)
+def test_an_address_becomes_no_directory(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAILRACE_LOG", address)
+    with tailrace.open(tmp_path / "shop") as log:
+        for use in (
+            tailrace.open,
+            lambda: tailrace.open(address),
+            lambda: tailrace.open(Path(address)),
+            lambda: tailrace.open(address, "r"),
+            lambda: tailrace.repair(address),
+            lambda: tailrace.Log.diagnose(address),
+            lambda: log.backup(address),
+            lambda: tailrace.Log.restore(address, tmp_path / "new"),
+            lambda: tailrace.Log.restore(tmp_path / "old", address),
+        ):
+            with pytest.raises(errors.OpenError, match=r"cannot be the directory of the .* not supported") as caught:
+                use()
+            assert "write a path" in caught.value.hint
+    assert os.listdir(tmp_path) == ["shop"]
+    if address.startswith("file:"):
+        assert caught.value.hint.endswith("such as /tmp/x.")
+
+
+def test_a_directory_may_look_like_an_address_from_the_one_around_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with tailrace.open("./s3:/bucket") as log:
+        assert log.location == str(tmp_path / "s3:" / "bucket")
 
 
 def test_creating_must_create(tmp_path):

@@ -17,6 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace import limits, options
+from tailrace.disk.catalog import TopicEntry
+from tailrace.engine import stored_settings
 from tailrace.errors import SettingsMismatchError, VersionError
 from tailrace.options import (
     StartPoint,
@@ -34,6 +36,7 @@ from tailrace.options import (
     parse_time,
 )
 from tailrace.records import to_datetime
+from tailrace.retention import Rule
 from tailrace.types import Bounds, Damage, JournalInfo, Latency, Stats, TopicInfo, VerifyReport
 
 NOW_US = 1_794_775_890_123_456
@@ -280,6 +283,9 @@ def test_wrong_durable(value, kind):
         ("2026-11-15T20:51:30.123456+00:00", 1_794_775_890_123_456),
         ("2026-11-15 22:51:30.123456+02:00", 1_794_775_890_123_456),
         ("2026-11-15T20:00Z", 1_794_772_800_000_000),
+        ("2026-11-15", 1_794_700_800_000_000),
+        (" 2026-11-15 ", 1_794_700_800_000_000),
+        (date(2026, 11, 15), 1_794_700_800_000_000),
         ("-10m", NOW_US - 600_000_000),
         (" -250ms ", NOW_US - 250_000),
         ("-0s", NOW_US),
@@ -300,7 +306,9 @@ def test_times(value, time_us):
     [
         (datetime(2026, 11, 15), ValueError, "no zone"),  # noqa: DTZ001 - that is the mistake
         ("2026-11-15T20:00", ValueError, "no zone: write '2026-11-15T20:00:00Z'"),
-        ("2026-11-15", ValueError, "no zone: write '2026-11-15T00:00:00Z'"),
+        ("2026-W47-1", ValueError, "no zone: write '2026-11-16T00:00:00Z'"),
+        ("20261115", ValueError, "no zone: write '2026-11-15T00:00:00Z'"),
+        ("2026-02-30", ValueError, "not a time"),
         ("yesterday", ValueError, "not a time"),
         ("10m", ValueError, "write '-10m' for that long ago"),
         ("-10", ValueError, "no unit"),
@@ -320,7 +328,6 @@ def test_times(value, time_us):
         (math.nan, TypeError, "float"),
         (True, TypeError, "must not be True"),
         (None, TypeError, "NoneType"),
-        (date(2026, 11, 15), TypeError, "date"),
         (MOMENT.timetz(), TypeError, "time"),
         (timedelta(minutes=10), TypeError, "timedelta"),
     ],
@@ -356,6 +363,9 @@ def test_relative_times_count_from_the_clock():
         ("17", StartPoint("offset", 17)),
         (MOMENT, StartPoint("time", NOW_US)),
         ("2026-11-15T20:51:30.123456Z", StartPoint("time", NOW_US)),
+        ("2026-11-15", StartPoint("time", 1_794_700_800_000_000)),
+        (date(2026, 11, 15), StartPoint("time", 1_794_700_800_000_000)),
+        ("20261115", StartPoint("offset", 20_261_115)),
         ("-10m", StartPoint("time", NOW_US - 600_000_000)),
         ({0: 17, 3: 0}, StartPoint("offsets", 0, {0: 17, 3: 0})),
         ({Index(1): Index(2)}, StartPoint("offsets", 0, {1: 2})),
@@ -373,7 +383,7 @@ def test_starts(value, point):
         ("Earliest", ValueError, "not a place"),
         ("10m", ValueError, "write '-10m'"),
         ("-10", ValueError, "no unit"),
-        ("2026-11-15", ValueError, "no zone"),
+        ("2026-11-15T20:00", ValueError, "no zone"),
         ("٣", ValueError, "not a place"),
         ("9" * 30, ValueError, "larger than any offset"),
         (datetime(2026, 11, 15), ValueError, "no zone"),  # noqa: DTZ001 - that is the mistake
@@ -459,12 +469,43 @@ def test_default_settings():
         "durable": None,
         "compress": "none",
         "max_record_bytes": 64 << 20,
-        "segment_bytes": 256 << 20,
-        "segment_age": "1d",
+        "segment_bytes": None,
+        "segment_age": None,
         "retain": "forever",
         "retain_bytes": None,
         "keep_unread": False,
     }
+    assert settings.to_user() == {**settings.to_json(), "segment_bytes": 256 << 20, "segment_age": "1d"}
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "age", "derived"),
+    [
+        ({}, 256 << 20, "1d", ()),
+        ({"retain": "read"}, 256 << 20, "1d", ()),
+        ({"retain_bytes": "100MB"}, 12_500_000, "1d", ("segment_bytes",)),
+        ({"retain_bytes": 4_096}, 4_096, "1d", ("segment_bytes",)),
+        ({"retain_bytes": "2GiB"}, 256 << 20, "1d", ()),
+        ({"retain": "1h"}, 256 << 20, "450s", ("segment_age",)),
+        ({"retain": "1ms"}, 256 << 20, "1ms", ("segment_age",)),
+        ({"retain": "9d"}, 256 << 20, "1d", ()),
+        ({"retain": "1h", "retain_bytes": "1MiB"}, 128 << 10, "450s", ("segment_bytes", "segment_age")),
+        ({"retain_bytes": "1MiB", "segment_bytes": "256MiB"}, 256 << 20, "1d", ()),
+        ({"retain": "1h", "segment_age": "1d"}, 256 << 20, "1d", ()),
+    ],
+)
+def test_segments_that_are_not_set_follow_from_the_limits(given, size, age, derived):
+    """The segment that is written comes on top of what a topic keeps: by default it is an eighth of that."""
+    settings = TopicSettings.from_user(**given)
+    shown = settings.to_user()
+    assert (shown["segment_bytes"], shown["segment_age"], settings.derived) == (size, age, derived)
+    entry = TopicEntry(1, "orders", stored_settings(settings), (1,), {})
+    assert (entry.segment_bytes, entry.segment_age) == (size, parse_duration(age))
+    assert Rule.of(settings).segment_age_us == parse_duration(age) * 1e6
+    assert settings.diff(shown) == {}
+    # What is set stays when a limit is altered, what follows from it does not.
+    assert settings.altered(**shown).derived == ()
+    assert settings.altered(segment_bytes=None, segment_age=None, retain_bytes="1MiB").derived[:1] == ("segment_bytes",)
 
 
 def test_settings_from_user():
@@ -531,6 +572,7 @@ def test_settings_durability(durable, default, level):
         ({"segment_age": 0}, ValueError, "minimum is 1ms"),
         ({"segment_age": "1y"}, ValueError, "unknown unit"),
         ({"segment_age": math.nan}, ValueError, "not a number"),
+        ({"segment_age": "default"}, ValueError, "not a number"),
     ],
 )
 def test_wrong_settings(given, kind, reason):

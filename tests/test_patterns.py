@@ -104,20 +104,31 @@ class TestWhatMatches:
             with pytest.raises(TopicNotFoundError, match=r"^No topic matches 'nothing\.\*'\.$"):
                 ask()
 
-    @pytest.mark.parametrize("pattern", ["a...b", "..a", "*..", "....", "..a...", "a.*....b", "__x.*", "__...", "*\n"])
+    @pytest.mark.parametrize("pattern", ["a...b", "..a", "*..", "....", "..a...", "a.*....b", "__...", "*\n", "a.*x.*"])
     def test_what_is_no_pattern(self, log, pattern):
         with pytest.raises(InvalidNameError):
             log.topic(pattern)
 
-    @pytest.mark.parametrize("pattern", ["*", "...", "a.*", "a...", "a....", "*.b...", "a.*x.*", "_a.*"])
+    @pytest.mark.parametrize("pattern", ["*", "...", "a.*", "a...", "a....", "*.b...", "_a.*"])
     def test_what_is_one(self, log, pattern):
         assert validate_pattern(pattern) is pattern
         assert log.topic(pattern).name == pattern
 
-    def test_a_star_within_a_level_is_a_plain_name(self, log):
-        log.topic("a.*x").append("1")
-        assert texts(log.topic("a.*x").read()) == ["1"]
-        assert texts(log.topic("a.*").read()) == ["1"]
+    @pytest.mark.parametrize("text", ["sensor_*", "sensors.*x", "sensor*..."])
+    def test_a_star_inside_of_a_level_is_refused_wherever_topics_are_named(self, log, text):
+        log.topic("sensors.a").append("1")
+        assert len([*log.consumer("sensors.*", "g", stop="now")]) == 1
+        for use in (
+            log.topic,
+            log.topics,
+            log.verify,
+            lambda text: log.consumer(text, "g"),
+            lambda text: log.reset_group("g", "earliest", topics=[text]),
+            lambda text: log.process(text, lambda record: None, "out", group="g"),
+        ):
+            with pytest.raises(InvalidNameError, match=r"\* stands for a whole level, as in 'sensors\.\*'"):
+                use(text)
+        assert [info.name for info in log.topics()] == ["sensors.a"]
 
 
 class TestForms:

@@ -487,7 +487,7 @@ def test_one_failing_producer_does_not_keep_a_log_from_closing_the_others(tmp_pa
     disk.full = False
     assert [type(future.exception(0)) for future in futures] == [errors.DiskFullError] * 2
     assert log.closed
-    assert not any(sending.sender.is_alive() for sending in failing)
+    assert not any(sending.loop.thread.is_alive() for sending in failing)
 
 
 def test_a_producer_asked_for_while_its_log_closes_is_refused(tmp_path):
@@ -534,8 +534,8 @@ def test_a_callback_may_close_its_producer(log):
 
     sending.append("x").add_done_callback(callback)
     assert closed.wait(10)
-    sending.sender.join(10)
-    assert not sending.sender.is_alive()
+    sending.loop.thread.join(10)
+    assert not sending.loop.thread.is_alive()
     assert sending not in log.engine.producers
     with pytest.raises(errors.ClosedError):
         sending.append("y")

@@ -256,7 +256,7 @@ class Interrupted(list):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("column", ["values", "keys", "headers", "times"])
+@pytest.mark.parametrize("column", ["values", "keys", "headers", "stamps"])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_record_that_was_interrupted_harms_no_other(log, column, partitions):
     topic = log.topic("orders", partitions=partitions)

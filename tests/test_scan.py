@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import threading
+import tomllib
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -116,6 +118,22 @@ class TestForms:
         reader = pa.RecordBatchReader.from_stream(scan)
         assert sum(batch.num_rows for batch in reader) == 150
 
+    def test_duckdb_gives_times_keys_and_json_to_python(self, log):
+        topic = log.topic("orders")
+        topic.extend([{"id": 1}, {"name": "a"}], keys=["k", "l"], json=True, timestamps=[TIME, TIME + 1])
+        scan = topic.read()
+        assert scan.count() == 2
+        rows = duckdb.sql("select decode(key), decode(value)->>'id', timestamp from scan").fetchall()
+        assert [row[:2] for row in rows] == [("k", "1"), ("l", None)]
+        assert [row[2] for row in rows] == [record.timestamp for record in topic.read()]
+        topic.append(b"\xff")
+        assert duckdb.sql("select try(decode(value))->>'id' from scan").fetchall() == [("1",), (None,), (None,)]
+
+    def test_the_extra_for_duckdb_brings_what_its_times_need(self):
+        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+        packages = {re.match("[a-z]+", text)[0] for text in project["optional-dependencies"]["sql"]}
+        assert packages == {"duckdb", "pyarrow", "pytz"}
+
     def test_batches_are_cut_at_the_limit(self, log):
         topic = log.topic("orders")
         numbered(topic, 50, frame=20)
@@ -186,6 +204,23 @@ class TestPlaces:
         assert values(topic.read(last="1h")) == [100]
         with pytest.raises(ValueError, match="zone"):
             topic.read(datetime(2026, 1, 1))  # noqa: DTZ001  # the zone is what is missing
+
+    def test_a_date_is_its_midnight_in_utc(self, log):
+        topic = log.topic("orders")
+        day = datetime(2026, 11, 15, tzinfo=UTC)
+        times = [day - timedelta(microseconds=1), day, day + timedelta(hours=23), day + timedelta(days=1)]
+        topic.extend(["before", "midnight", "evening", "after"], timestamps=times)
+        for first, second in (("2026-11-15", "2026-11-16"), (day.date(), day.date() + timedelta(days=1))):
+            assert [record.text for record in topic.read(first, second)] == ["midnight", "evening"]
+            assert topic.offset_at(first) == 1
+            assert [record.text for record in log.consumer("orders", "g", start=first, stop=second)] == [
+                "midnight",
+                "evening",
+            ]
+            log.drop_group("g")
+        assert topic.trim("2026-11-15") == 1
+        position = topic.append("dated", timestamp=day.date())
+        assert topic.get(position.offset).timestamp == day
 
     def test_wrong_arguments(self, log):
         topic = log.topic("orders")

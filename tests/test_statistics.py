@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 import tailrace
 from tailrace.bulk import InlinePart, build, commit
 from tailrace.disk.catalog import TopicEntry
-from tailrace.disk.gauges import Totals
+from tailrace.disk.files import Files
+from tailrace.disk.gauges import BUCKETS, Totals, bucket_bounds
 from tailrace.statistics import Survey, _full_in
 
 TIME = 1_700_000_000_000_000
@@ -262,3 +264,127 @@ def test_nearly_full_by_the_rate(tmp_path, monkeypatch):
         assert stats.nearly_full == (stats.full_in < 3_600)
         log.topic("orders").alter(retain="1ms")
         assert log.stats().full_in is None
+
+
+class SlowDisk(Files):
+    """The real disk; a sync or a write lets others come meanwhile, and its time passes on a clock of its own."""
+
+    __slots__ = ("_seconds", "sync_seconds", "write_seconds")
+
+    def __init__(self, sync_seconds=0.0, write_seconds=0.0):
+        self.sync_seconds, self.write_seconds = sync_seconds, write_seconds
+        self._seconds = 1.0
+
+    def monotonic(self):
+        return self._seconds
+
+    def _pass(self, seconds):
+        if seconds:
+            time.sleep(0.003)
+            self._seconds += seconds
+
+    def sync_data(self, fd):
+        self._pass(self.sync_seconds)
+        super().sync_data(fd)
+
+    def write(self, fd, data, position):
+        self._pass(self.write_seconds)
+        super().write(fd, data, position)
+
+
+def bucket_width(duration_us):
+    low, high = next(bounds for bounds in map(bucket_bounds, range(BUCKETS)) if bounds[1] > duration_us)
+    return high - low
+
+
+class TestAppendLatency:
+    """It is what callers wait, not what a commit takes that several of them share."""
+
+    @pytest.fixture
+    def opened(self, tmp_path, monkeypatch):
+        def opened(disk, **settings):
+            monkeypatch.setattr("tailrace.engine.FILES", disk)
+            log = tailrace.open(tmp_path / "log")
+            log.topic("orders", **settings)
+            return log
+
+        return opened
+
+    @staticmethod
+    def latency(log):
+        """The latencies of all calls, once the log is closed."""
+        location = log.location
+        log.close()
+        with tailrace.open(location, "r") as reading:
+            return reading.stats()
+
+    @pytest.mark.parametrize("partitions", [1, 4])
+    @pytest.mark.parametrize("call", ["append", "extend", "transaction"])
+    def test_of_threads_that_share_syncs(self, opened, partitions, call):
+        disk = SlowDisk(sync_seconds=0.02)
+        log = opened(disk, partitions=partitions)
+        topic, waited = log.topic("orders"), []
+        first = len(topic.extend(["first"], durable=False))
+
+        def work(number):
+            for _ in range(6):
+                began = disk.monotonic()
+                if call == "append":
+                    topic.append("x", partition=number % partitions)
+                elif call == "extend":
+                    topic.extend(["x", "y"], partition=number % partitions)
+                else:
+                    with log.transaction() as tx:
+                        tx.append("orders", "x", partition=number % partitions)
+                waited.append(disk.monotonic() - began)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        stats = self.latency(log)
+        assert len(waited) == 60
+        assert stats.append_latency.samples == first + 60
+        assert stats.fsyncs < 60, "no two of them shared a sync, so there was nothing to measure"
+        # Where the middle lies between two steps of the clock, a moment decides which of them it is.
+        middle = [seconds * 1e6 for seconds in sorted(waited)[28:32]]
+        assert min(middle) >= 20_000
+        p50 = stats.append_latency.p50
+        assert any(abs(p50 - truth) <= bucket_width(truth) for truth in middle), (p50, middle)
+        assert stats.appended_records == stats.records
+
+    @pytest.mark.parametrize("durable", [False, True])
+    def test_of_a_call_over_several_partitions(self, opened, durable):
+        disk = SlowDisk(write_seconds=0.01)
+        log = opened(disk, partitions=3)
+        began = disk.monotonic()
+        parts = log.topic("orders").extend(
+            [str(number) for number in range(20)], keys=list("abcdefghij" * 2), durable=durable
+        )
+        waited = (disk.monotonic() - began) * 1e6
+        assert len(parts) == 3
+        stats = self.latency(log)
+        assert stats.append_latency.samples == 1
+        assert waited >= 30_000
+        assert abs(stats.append_latency.max - waited) <= 1
+        assert stats.appended_records == 20
+
+    def test_of_a_call_that_makes_way_for_a_flush(self, opened, monkeypatch):
+        disk = SlowDisk()
+        log = opened(disk)
+        topic = log.topic("orders")
+        topic.append("first", durable=False)
+        given = []
+
+        def give_way(store, partition):
+            given.append(partition)
+            disk._pass(0.05)
+
+        monkeypatch.setattr(type(log.engine.store), "_give_way", give_way)
+        partition = log.engine.store.locate(log.engine.entry("orders").slots[0])
+        partition.lock.wanted = True
+        topic.append("second", durable=False)
+        partition.lock.wanted = False
+        assert given == [partition]
+        assert 49_999 <= self.latency(log).append_latency.max <= 50_001

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from zlib import crc32
 
+import pyarrow as pa
 import pytest
 
 import tailrace
 from tailrace import errors
+from tailrace.disk import frame
+from tailrace.disk.admin import Admin
+from tailrace.intake import GATHERED
 from tailrace.limits import HEADERS_BYTES_MAX, KEY_BYTES_MAX
 from tailrace.partitioner import murmur2
 from tests.processes import run, start
@@ -322,6 +328,100 @@ def test_more_than_a_partition_takes_is_refused_up_front(log, monkeypatch):
     assert all(bounds.latest == 0 for bounds in topic.offsets().values())
 
 
+def described(kind):
+    """3,000,000 bytes for one partition, in every form that extend takes."""
+    text = "x" * 10_000
+    if kind == "list":
+        return {"values": [text.encode()] * 300}
+    if kind == "text":
+        return {"values": [text] * 300}
+    if kind == "keys":
+        return {"values": [text] * 300, "keys": ["k"] * 300}
+    if kind == "json":
+        return {"values": [text] * 300, "json": True}
+    array = pa.array([text] * 300)
+    if kind == "Arrow":
+        return {"values": array}
+    if kind == "Arrow with keys":
+        return {"values": pa.table({"value": array, "key": ["k"] * 299 + [KEY_OF_ANOTHER]})}
+    if kind == "Arrow in chunks":
+        return {"values": pa.chunked_array([array[:100], array[100:]])}
+    assert kind == "an Arrow dictionary"
+    return {"values": pa.DictionaryArray.from_arrays(pa.array([0] * 300), pa.array([text]))}
+
+
+KEY_OF_ANOTHER = next(key for key in map(str, range(99)) if crc32(key.encode()) % 2 != crc32(b"k") % 2)
+FORMS = ["list", "text", "keys", "json", "Arrow", "Arrow with keys", "Arrow in chunks", "an Arrow dictionary"]
+
+
+@pytest.mark.parametrize("compress", ["none", "zstd"])
+@pytest.mark.parametrize("kind", FORMS)
+def test_nothing_is_built_of_what_is_too_much(log, monkeypatch, kind, compress):
+    topic = log.topic("orders", partitions=2, compress=compress)
+    built = []
+    seal = frame._seal
+    monkeypatch.setattr(frame, "_seal", lambda *arguments: built.append(arguments) or seal(*arguments))
+    monkeypatch.setattr("tailrace.intake.GROUP_BYTES_MAX", 2_000_000)
+    with pytest.raises(errors.LimitError, match="the maximum is 2,000,000") as caught:
+        topic.extend(**described(kind))
+    assert "in smaller parts" in caught.value.hint
+    with pytest.raises(errors.LimitError), log.transaction() as transaction:
+        transaction.extend(topic, **described(kind))
+    assert built == []
+    monkeypatch.setattr("tailrace.intake.GROUP_BYTES_MAX", 4_000_000)
+    assert sum(map(len, topic.extend(**described(kind)).values())) == 300
+    assert built
+
+
+def test_no_more_is_taken_of_an_iterator_than_can_be_written(log, monkeypatch):
+    monkeypatch.setattr("tailrace.intake.GROUP_BYTES_MAX", 200_000)
+    for json in (False, True):
+        taken = count()
+        with pytest.raises(errors.LimitError):
+            log.topic("orders").extend((f"{number:0100}" for number in taken), json=json)
+        assert next(taken) < 200_000 // 100 + 2 * GATHERED
+    assert log.topics() == []
+
+
+def test_gigabytes_are_refused_without_a_copy_of_them(tmp_path):
+    program = """
+        import resource, sys
+        import pyarrow as pa
+        import tailrace
+        value = b"x" * (1 << 20)
+        dictionary = pa.DictionaryArray.from_arrays(pa.array([0] * 2_500), pa.array([value]))
+        with tailrace.open(sys.argv[1], durable=False) as log:
+            topic = log.topic("orders", partitions=2)
+            topic.extend([value] * 4)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            text = value.decode()
+            for values, keys in (([value] * 2_500, None), ([text] * 2_500, ["k"] * 2_500), (dictionary, None)):
+                try:
+                    topic.extend(values, keys=keys)
+                except tailrace.errors.LimitError as error:
+                    print(error)
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    *refused, grown = run(program, tmp_path / "shop").splitlines()
+    assert [line.split(" bytes ")[0] for line in refused] == [
+        "One call would write 2,621,440,000",
+        "One call would write 2,621,442,500",
+        "One call would write 2,621,440,000",
+    ]
+    assert int(grown) < 32 << 10, "so many KiB more than before"
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view", "dictionary"])
+def test_large_columns_of_every_kind_of_text(log, kind):
+    texts = ["a" * 900_000, None, "b" * 900_000]
+    column = pa.array(texts).dictionary_encode() if kind == "dictionary" else pa.array(texts, getattr(pa, kind)())
+    log.topic("orders").extend(pa.table({"value": column, "key": pa.array(["k", "l", "m"])}))
+    assert [record.value and record.text for record in log.topic("orders").read()] == texts
+    log.topic("orders").alter(max_record_bytes=100)
+    with pytest.raises(errors.RecordTooLargeError, match="900,000"):
+        log.topic("orders").extend(column)
+
+
 # Finding records again.
 
 
@@ -433,6 +533,95 @@ def test_settings_survive(tmp_path):
         before = log.topic("orders", partitions=2, segment_age="90m", max_record_bytes=1_000, durable=False).settings
     with tailrace.open(tmp_path / "shop", "r") as log:
         assert log.topic("orders").settings == before
+
+
+def test_settings_in_code_may_change_with_alter(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        log.topic("orders", alter=True, partitions=2, retain="7d", compress="zstd")
+    with tailrace.open(tmp_path / "shop") as log:
+        with pytest.raises(errors.SettingsMismatchError, match="retain is '7d', not '14d'") as caught:
+            log.topic("orders", retain="14d")
+        assert "alter=True" in caught.value.hint
+        topic = log.topic("orders", alter=True, partitions=3, retain="14d", durable=False)
+        changed = {"partitions": 3, "retain": "14d", "durable": False, "compress": "zstd", "segment_age": "1d"}
+        assert {name: topic.settings[name] for name in changed} == changed
+        assert topic.append("x", partition=2) == (2, 0)
+        before = log.engine.refresh().offset
+        assert log.topic("orders", alter=True, partitions=3, retain="14d").append("y", partition=2) == (2, 1)
+        assert log.engine.refresh().offset == before, "what does not differ is not stored again"
+        for name, wanted, said in (("partitions", 1, "never loses partitions"), ("partitioner", "murmur2", "fixed")):
+            with pytest.raises(errors.SettingsMismatchError, match=said):
+                log.topic("orders", alter=True, retain="1d", **{name: wanted})
+        with pytest.raises(ValueError, match="retain"):
+            log.topic("orders", alter=True, retain="soon")
+        with pytest.raises(TypeError, match="alter must be True or False"):
+            log.topic("orders", alter="yes", retain="1d")
+        assert log.topic("orders").settings["retain"] == "14d"
+    with tailrace.open(tmp_path / "shop", "r") as log:
+        assert log.topic("orders", alter=True, retain="14d").settings["retain"] == "14d"
+        with pytest.raises(errors.ReadOnlyError):
+            log.topic("orders", alter=True, retain="1d")
+
+
+def test_a_size_that_followed_from_a_limit_can_be_set_with_alter(log):
+    topic = log.topic("orders", retain_bytes="8MiB")
+    derived = topic.settings["segment_bytes"]
+    log.topic("orders", alter=True, segment_bytes=derived)
+    topic.alter(retain_bytes=None)
+    assert topic.settings["segment_bytes"] == derived
+
+
+def test_a_handle_that_alters_does_so_with_a_successor_of_its_topic(log):
+    topic = log.topic("orders", alter=True, retain="7d")
+    copied = pickle.loads(pickle.dumps(topic))
+    topic.drop()
+    log.topic("orders", retain="1d")
+    copied.append("x")
+    copied.log.close()
+    assert log.topic("orders").settings["retain"] == "7d"
+
+
+def test_a_topic_that_is_dropped_while_it_is_altered_is_created(log, monkeypatch):
+    log.topic("orders", retain="7d")
+    alter = Admin.alter
+    drops = []
+
+    def drop_first(admin, topic_id, *arguments):
+        if not drops:
+            drops.append(topic_id)
+            admin.drop(topic_id)
+        return alter(admin, topic_id, *arguments)
+
+    monkeypatch.setattr(Admin, "alter", drop_first)
+    assert log.topic("orders", alter=True, retain="14d").settings["retain"] == "14d"
+    assert len(drops) == 1
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_programs_that_start_at_once_may_all_alter(tmp_path, same):
+    program = """
+        import sys, tailrace
+        with tailrace.open(sys.argv[1], durable=False) as log:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            for turn in range(20):
+                days = turn if sys.argv[2] == "same" else turn + int(sys.argv[2])
+                topic = log.topic("orders", alter=True, retain=f"{days + 1}d", partitions=4)
+                topic.append("x")
+    """
+    with tailrace.open(tmp_path / "shop", durable=False) as log:
+        log.topic("orders", retain="1h")
+        others = [start(program, tmp_path / "shop", "same" if same else 100 * (number + 1)) for number in range(3)]
+        for other in others:
+            assert other.stdout.readline() == "ready\n"
+        for other in others:
+            other.stdin.write("\n")
+            other.stdin.flush()
+        ends = [other.communicate(timeout=60) for other in others]
+        assert ends == [("", "")] * 3
+        assert log.topic("orders").partitions == 4
+        assert log.topic("orders").settings["retain"] in (["20d"] if same else ["120d", "220d", "320d"])
+        assert log.topic("orders").read().count() == 60
 
 
 def test_altering_reaches_other_handles_and_processes(tmp_path):

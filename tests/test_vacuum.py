@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from tailrace.disk import partition as partitions
 from tailrace.disk.files import Files
 from tailrace.disk.segment import segment_base
 from tailrace.options import Tuning
+from tests.full_disk import mounted, take_all_space
 from tests.processes import in_fork, run, start
 
 HOUR = 3_600
@@ -166,7 +166,7 @@ def test_an_empty_partition_is_recovered_with_its_end(tmp_path, clock, tune, mon
 
 
 def test_a_young_active_segment_stays(log, clock):
-    topic = log.topic("orders", retain="1h")
+    topic = log.topic("orders", retain="1h", segment_age="1d")
     topic.append("old")
     clock.forward(HOUR / 2)
     assert log.vacuum().kept[0].why == "active segment"
@@ -220,6 +220,29 @@ def test_by_size(log):
     assert {note.partition for note in report.removed} == {0, 1}
     topic.alter(retain_bytes=None)
     assert log.vacuum().segments == 0
+
+
+def test_segments_that_are_not_set_keep_the_bound(log):
+    topic = log.topic("orders", retain_bytes="1MiB")
+    for _ in range(40):
+        topic.extend([b"x" * 10_000] * 10)
+    log.vacuum()
+    assert 1 << 20 <= size(topic) <= (1 << 20) + (128 << 10)
+    assert log.topics()[0].derived == ("segment_bytes",)
+
+
+def test_segments_that_are_not_set_follow_an_altered_limit_with_the_next_roll(log, tmp_path):
+    topic = log.topic("orders")
+    topic.extend([b"x" * 10_000] * 100)
+    assert (topic.settings["segment_bytes"], log.topics()[0].derived) == (256 << 20, ())
+    alter = "log.topic('orders').alter(retain_bytes='64KiB')"
+    run(f"import sys, tailrace\nwith tailrace.open(sys.argv[1]) as log: {alter}", tmp_path / "log")
+    assert topic.settings["segment_bytes"] == 8_192
+    fill(topic, 30)
+    log.vacuum()
+    assert size(topic) <= 65_536 + 8_192
+    topic.alter(retain_bytes=None)
+    assert topic.settings["segment_bytes"] == 256 << 20
 
 
 def test_settings_altered_by_another_process_count_at_once(log, clock, tmp_path):
@@ -472,8 +495,6 @@ def test_what_was_trimmed_by_hand_to_its_end_goes(log):
     topic = log.topic("orders")
     topic.extend([b"x" * 1_000] * 50)
     assert topic.trim("latest") == 50
-    assert size(topic) > 50_000
-    log.vacuum()
     assert (size(topic), topic.offsets()[0]) == (64, (50, 50, 50))
 
 
@@ -751,32 +772,8 @@ def test_the_catalog_keeps_room_for_removals(log):
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small_disk(request, tmp_path):
     """A real file system of 16 MiB, where this user may mount one."""
-    place, image = tmp_path / "disk", tmp_path / "image"
-    place.mkdir()
-    if request.param == "tmpfs":
-        commands = [["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]]
-    else:
-        image.write_bytes(b"")
-        os.truncate(image, 16 << 20)
-        commands = [["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(place)]]
-    if any(shutil.which(command[0]) is None for command in commands):
-        pytest.skip("there is no command to make a file system")
-    for command in commands:
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("this user cannot mount a file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def take_all_space(path: Path) -> None:
-    """Fill the disk to the last block."""
-    with open(path, "ab", buffering=0) as file:
-        for count in (65_536, 4_096, 1):
-            try:
-                while True:
-                    file.write(bytes(count))
-            except OSError:
-                continue
+    with mounted(tmp_path, request.param, 16 << 20) as place:
+        yield place
 
 
 def append_until_full(topic, written: list[int]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arrow import pyarrow, require
@@ -13,6 +15,10 @@ from tailrace.records import Headers, encode_headers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+# Columns whose lengths Arrow tells.
+_MEASURABLE = ("binary", "string", "large_binary", "large_string", "fixed_size_binary")
 
 
 def as_arrow(values: Any) -> Any | None:
@@ -68,9 +74,32 @@ def check_headers(headers: Any) -> None:
 
 
 def longest(values: Any) -> int:
-    """Bytes of the longest item of a binary or string Array or ChunkedArray."""
+    """Bytes of the longest item of a binary or string column."""
     compute = require("pyarrow.compute", "arrow")
-    return max((compute.max(compute.binary_length(chunk)).as_py() or 0 for chunk in _chunks(values)), default=0)
+    return max((compute.max(_lengths(chunk)).as_py() or 0 for chunk in _chunks(values)), default=0)
+
+
+def content_bytes(values: Any, chosen: Any | None = None) -> int:
+    """Bytes of all items of a column, or of those `chosen` by number, each as often as a dictionary names it.
+
+    0 for a type that tells no lengths before it is copied.
+    """
+    pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not any(getattr(pa.types, f"is_{name}")(kind) for name in _MEASURABLE):
+        return 0
+    lengths = pa.chunked_array([_lengths(chunk) for chunk in _chunks(values)], pa.int64())
+    return compute.sum(lengths if chosen is None else lengths.take(chosen)).as_py() or 0
+
+
+def _lengths(chunk: Any) -> Any:
+    """Bytes of every item of an Array."""
+    pa = pyarrow()
+    if pa.types.is_dictionary(chunk.type):
+        return _lengths(chunk.dictionary).take(chunk.indices)
+    if str(chunk.type).endswith("_view"):
+        chunk = chunk.cast(pa.large_binary())
+    return require("pyarrow.compute", "arrow").binary_length(chunk).cast(pa.int64())
 
 
 def prepare_arrow(
@@ -99,7 +128,31 @@ def prepare_arrow(
     frames: list[frame.Prepared] = []
     for batch in pa.table(named).combine_chunks().to_batches():
         if batch.num_rows:
-            frames += _prepare_batch(dict(zip(batch.schema.names, batch.columns, strict=True)), times, codec)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            frames += _prepare_batch(columns, times, codec, [batch.num_rows])[0]
+    return _grouped(frames)
+
+
+def prepare_runs(
+    values: Any, keys: Any | None, headers: Any | None, times: Any, stops: Sequence[int], codec: int = 0
+) -> list[list[frame.Prepared]]:
+    """What prepare_arrow does, for each run of rows that ends where `stops` says; all columns are Arrays.
+
+    Rows of many partitions, sorted by them, cost about as much as those of a few.
+    """
+    named = {"value": _binary(values)}
+    if keys is not None:
+        named["key"] = _binary(keys)
+    if headers is not None:
+        stored = _stored_headers(headers)
+        named["headers"] = stored.combine_chunks() if hasattr(stored, "chunks") else stored
+    if not isinstance(times, int):
+        named["time"] = _microseconds(times)
+    return [_grouped(frames) for frames in _prepare_batch(named, times, codec, stops)]
+
+
+def _grouped(frames: list[frame.Prepared]) -> list[frame.Prepared]:
+    """Frames that are written together: all but the last say that more follow."""
     return [each._replace(flags=each.flags | frame.MORE) for each in frames[:-1]] + frames[-1:]
 
 
@@ -186,9 +239,12 @@ def _joined_headers(headers: Any) -> Any | None:
         return None
     if names.null_count or not pa.types.is_string(names.type) or longest(names) > HEADER_NAME_BYTES_MAX:
         return None
+    if values.null_count:
+        # The format has no null among the headers; hidden behind a null row one does no harm.
+        return None
     if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
         return None
-    values = compute.fill_null(values.cast(pa.binary()), pa.scalar(b"", pa.binary()))
+    values = values.cast(pa.binary())
     # A length, a name, a length, a value: docs/format.md section 2.
     pieces = compute.binary_join_element_wise(
         compute.binary_length(names).cast(pa.uint16()).view(pa.binary(2)).cast(pa.binary()),
@@ -208,7 +264,7 @@ def _pairs(headers: Sequence[Any] | None) -> Headers | None:
     if not headers:
         return None
     pairs = ((each["name"], each["value"]) if isinstance(each, dict) else each for each in headers)
-    return Headers((name, b"" if value is None else value) for name, value in pairs)
+    return Headers(pairs)
 
 
 def _microseconds(times: Any) -> Any:
@@ -254,7 +310,8 @@ def _blob(items: Any) -> _Blob:
     return _Blob(ends, memoryview(b"" if data is None else data), valid)
 
 
-def _prepare_batch(batch: dict[str, Any], times: Any, codec: int) -> list[frame.Prepared]:
+def _prepare_batch(batch: dict[str, Any], times: Any, codec: int, stops: Sequence[int]) -> list[list[frame.Prepared]]:
+    """The frames of each run of rows; runs follow one another and end where `stops` says."""
     pa = pyarrow()
     compute = require("pyarrow.compute", "arrow")
     count = len(batch["value"])
@@ -267,44 +324,79 @@ def _prepare_batch(batch: dict[str, Any], times: Any, codec: int) -> list[frame.
     for name in blobs.keys() - {"value"}:
         weights = compute.add(weights, blobs[name].ends.cast(pa.int64()))
     sums = memoryview(weights.buffers()[1])[8 * weights.offset : 8 * (weights.offset + count + 1)].cast("q")
-    frames = []
-    for first, stop in frame.cuts(sums):
+    ranges = [frame.cuts(sums, first, stop) for first, stop in zip((0, *stops), stops, strict=False)]
+    cuts = [cut for some in ranges for cut in some]
+    pieces: dict[str, list[_Pieces]] = {name: _cut(blob, cuts) for name, blob in blobs.items()}
+    made = []
+    for at, (first, stop) in enumerate(cuts):
         flags, low, high = 0, times, times
         columns: list[ReadableBuffer] = []
         if "time" in batch:
             flags, low, high, column = _time_column(batch["time"].slice(first, stop - first))
             columns += column
-        for name, present, nulls in (
-            ("key", frame.KEYS, frame.KEY_NULLS),
-            ("headers", frame.HEADERS, 0),
-            ("value", 0, frame.VALUE_NULLS),
-        ):
-            if name in blobs:
-                bitmap, *pieces = _pieces(blobs[name], first, stop)
+        for kind, present, nulls in _BLOBS:
+            if kind in pieces:
+                bitmap, offsets, data = pieces[kind][at]
                 flags |= present
                 if nulls and bitmap:
                     flags |= nulls
                     columns.append(bitmap)
-                columns += pieces
-        frames.append(frame.seal(flags, stop - first, columns, low, high, codec))
-    return frames
+                columns += (offsets, data)
+        made.append(frame.seal(flags, stop - first, columns, low, high, codec))
+    frames = iter(made)
+    return [[*islice(frames, len(some))] for some in ranges]
 
 
-def _pieces(blob: _Blob, first: int, stop: int) -> tuple[bytes, ReadableBuffer, ReadableBuffer]:
-    """Validity bitmap (empty without nulls), offsets from 0 and bytes of the items first to stop."""
+_BLOBS = (("key", frame.KEYS, frame.KEY_NULLS), ("headers", frame.HEADERS, 0), ("value", 0, frame.VALUE_NULLS))
+# Validity bitmap (empty without nulls), offsets from 0 and bytes of some items.
+_Pieces = tuple[bytes, "ReadableBuffer", "ReadableBuffer"]
+# Offsets of fewer records a frame are computed for all frames at once, as a call of Arrow costs as much for each.
+_RECORDS_ALONE_MIN = 1_024
+
+
+def _cut(blob: _Blob, cuts: Sequence[tuple[int, int]]) -> list[_Pieces]:
+    """The pieces of each frame; cuts follow one another."""
+    if not cuts or cuts[-1][1] >= _RECORDS_ALONE_MIN * len(cuts):
+        return [_pieces(blob, first, stop) for first, stop in cuts]
+    pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
+    # Where one frame ends the next begins, so that this place is in both.
+    indices = array("q", chain.from_iterable(range(first, stop + 1) for first, stop in cuts))
+    lengths = accumulate(stop - first + 1 for first, stop in cuts)
+    begins = blob.ends.take(pa.array([first for first, _ in cuts], pa.int64()))
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([*lengths], pa.int32()), begins)
+    places = pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(indices)], null_count=0)
+    relative = compute.subtract(blob.ends.take(places), compute.run_end_decode(runs)).cast(pa.int32())
+    offsets = memoryview(relative.buffers()[1])[4 * relative.offset :]
+    ends = blob.ends.take(pa.array([stop for _, stop in cuts], pa.int64())).to_pylist()
+    return [
+        (
+            _bitmap(blob, first, stop),
+            offsets[4 * (first - cuts[0][0] + at) : 4 * (stop - cuts[0][0] + at + 1)],
+            blob.data[begin:end],
+        )
+        for at, ((first, stop), begin, end) in enumerate(zip(cuts, begins.to_pylist(), ends, strict=True))
+    ]
+
+
+def _pieces(blob: _Blob, first: int, stop: int) -> _Pieces:
+    """The pieces of the items first to stop."""
     pa = pyarrow()
     count = stop - first
-    bitmap = b""
-    if blob.valid is not None:
-        everything = (1 << count) - 1
-        bits = blob.valid >> first & everything
-        bitmap = b"" if bits == everything else bits.to_bytes(count + 7 >> 3, "little")
     ends = blob.ends.slice(first, count + 1)
     begin, end = ends[0].as_py(), ends[count].as_py()
     if begin or ends.type != pa.int32():
         ends = require("pyarrow.compute", "arrow").subtract(ends, pa.scalar(begin, ends.type)).cast(pa.int32())
     offsets = ends.buffers()[1][4 * ends.offset : 4 * (ends.offset + count + 1)]
-    return bitmap, offsets, blob.data[begin:end]
+    return _bitmap(blob, first, stop), offsets, blob.data[begin:end]
+
+
+def _bitmap(blob: _Blob, first: int, stop: int) -> bytes:
+    """Which of the items first to stop are there; empty when all are."""
+    if blob.valid is None:
+        return b""
+    everything = (1 << stop - first) - 1
+    bits = blob.valid >> first & everything
+    return b"" if bits == everything else bits.to_bytes(stop - first + 7 >> 3, "little")
 
 
 def _time_column(times: Any) -> tuple[int, int, int, list[ReadableBuffer]]:

@@ -24,6 +24,7 @@ from tailrace.intake import take_in
 from tailrace.limits import ADOPT_ALONE_BYTES_MIN, ADOPT_BYTES_MIN, VALUE_BYTES_MAX
 from tailrace.options import parse_count, parse_duration
 from tailrace.plans import ReadPart, Survey, TopicBounds, plan, read, read_arrow
+from tailrace.raised import by_system
 from tailrace.routes import checked_partition
 from tailrace.spans import dropped
 from tailrace.staged import StagedPart, check_present, combine, frames_of, prepared_again, remove, remove_parts, sweep
@@ -131,13 +132,19 @@ class FrameBuilder:
         headers: Iterable[Mapping[str, Data] | None] | Any = None,
         timestamps: Iterable[datetime | int] | Any = None,
     ) -> None:
-        """Add records, as `build` takes them; those without a timestamp have the time of this call."""
+        """Add records, as `build` takes them; those without a timestamp have the time of this call.
+
+        A record may have neither a value nor a key here, as in Kafka, from where engines bring them.
+        """
         now = engines.FILES.now_us()
-        intake = take_in(values, keys, headers=headers, timestamps=timestamps)
-        frames = intake.frames(now, self._codec, VALUE_BYTES_MAX)
-        self._prepared += frames
-        self.records += sum(frame.count for frame in frames)
-        self.bytes += frames_size(frames)
+        intake = take_in(values, keys, headers=headers, timestamps=timestamps, limited=False)
+        self.add(Frames(intake.frames(now, self._codec, VALUE_BYTES_MAX, bare=True)))
+
+    def add(self, frames: Frames) -> None:
+        """Add frames that were built elsewhere, behind those that are there."""
+        self._prepared += frames.prepared
+        self.records += frames.records
+        self.bytes += frames.bytes
 
     def finish(self) -> Frames:
         """All frames so far; the builder is empty afterwards."""
@@ -281,7 +288,7 @@ class _Commit:
         """Remove the files of parts that are not needed any more: the batch is decided, whatever becomes of them."""
         try:
             remove_parts(self.engine, [part for part in parts if isinstance(part, StagedPart)])
-        except (TailraceError, OSError):
+        except by_system(TailraceError, OSError):
             # They are swept.
             return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
@@ -236,16 +236,16 @@ class Consumer(Iterable[Record]):
         if self._made:
             handed = len(self._made) - length_hint(self._left)
             in_hand = handed > 0 and not current and handed != self._committed_at
-            self._mark(positions, handed - in_hand)
+            self._mark(positions, self._parts, handed - in_hand)
         elif self._before is not None and not current:
             positions.update({place: offset for place, offset in self._before.items() if place in positions})
         return positions
 
-    def _mark(self, positions: dict[Place, int], at: int) -> None:
-        """Where the partitions stand when so many of the made records were handed out."""
+    def _mark(self, positions: dict[Place, int], parts: Sequence[Part], at: int) -> None:
+        """Move `positions` to where the partitions stand once the first `at` records of these parts were handed out."""
         by_name = self._duty.feeds.by_name
-        end = len(self._made)
-        for part in reversed(self._parts):
+        end = sum([part.stop - part.first for part in parts])
+        for part in reversed(parts):
             end -= part.stop - part.first
             feed = by_name.get((part.topic, part.partition))
             if end + part.stop - part.first > at and feed is not None:
@@ -307,6 +307,20 @@ class Consumer(Iterable[Record]):
             with typed_failures(self._engine, self.group):
                 self._duty.store(positions)
         self._since = 0
+
+    def _commit_first(self, tx: Transaction, batch: Batch, count: int) -> None:
+        """Make it part of a transaction that the first `count` records of the last batch were processed, and no more.
+
+        The consumer itself is already past the batch, so it is closed after this.
+        """
+
+        def commit() -> None:
+            positions = self._duty.feeds.positions()
+            self._mark(positions, batch.parts, count)
+            with typed_failures(self._engine, self.group):
+                self._duty.enlist(positions, tx, self._taken_back, self._at_the_end)
+
+        self._alone(commit)
 
     def _at_the_end(self, action: Callable[[], None]) -> None:
         """Act on the end of a transaction as the only thread in here: another one may be closing this."""

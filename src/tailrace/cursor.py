@@ -16,6 +16,7 @@ from tailrace.disk.home import storage_error
 from tailrace.errors import ClosedError, TailraceError, ThreadError
 from tailrace.follow import Follower
 from tailrace.merge import merged, turned
+from tailrace.raised import by_system
 from tailrace.records import Record, decode_headers
 from tailrace.selection import select
 from tailrace.spans import READERS_OPEN_MAX, Request, Span, one_by_one
@@ -200,7 +201,7 @@ def typed_failures(engine: Engine, topic: str) -> Iterator[None]:
         if not engine.closed:
             raise
         raise ClosedError("The log was closed while it was read.") from error
-    except OSError as error:
+    except by_system() as error:
         if isinstance(error, TailraceError):
             raise
         raise storage_error(error, f"Reading {topic!r}") from error

@@ -27,6 +27,7 @@ from tailrace.errors import (
 )
 from tailrace.names import topic_not_found
 from tailrace.options import TopicSettings
+from tailrace.raised import by_system
 from tailrace.worker import Worker
 
 if TYPE_CHECKING:
@@ -340,7 +341,7 @@ class Registry:
             for close in (*consumers, *[producer.close for producer in list(engine.producers)], engine.close):
                 try:
                     close()
-                except (TailraceError, OSError):
+                except by_system(TailraceError, OSError):
                     # Nobody is left to tell; recovery meets the same state.
                     continue
         self.engines.clear()
@@ -370,7 +371,7 @@ class Registry:
         for engine in list(self.alive):
             try:
                 engine.forget()
-            except (TailraceError, OSError):
+            except by_system(TailraceError, OSError):
                 # A descriptor that could not be closed is lost; the child opens its own.
                 continue
 
@@ -391,10 +392,10 @@ def topic_settings(entry: TopicEntry) -> TopicSettings:
 
 
 def stored_settings(settings: TopicSettings) -> dict[str, Any]:
-    """The settings as the catalog keeps them, with ages in seconds."""
+    """The settings as the catalog keeps them, with ages in seconds and None for what is not set."""
     stored = settings.to_json()
     del stored["partitions"]
-    return {**stored, "segment_age": settings.segment_age}
+    return {**stored, "segment_age": settings.segment_age, "retain": settings.retain}
 
 
 def name_damage(error: CorruptionError, topic: str) -> CorruptionError:

@@ -212,7 +212,7 @@ class SettingsMismatchError(TopicError):
     """The settings asked for are not those of the topic; `diff` maps each name to (have, want)."""
 
     code = "settings-mismatch"
-    hint = "The topic was not changed; open it without settings, or change it with alter()."
+    hint = "The topic was not changed; give it these settings with topic(..., alter=True), or open it without settings."
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace import engine as engines
-from tailrace.disk.frame import VALUE_NULLS, Prepared, prepare, prepare_one
+from tailrace.disk.frame import VALUE_NULLS, Prepared, check_total, prepare, prepare_one
 from tailrace.errors import LimitError, RecordTooLargeError
 from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from tailrace.options import parse_flag, parse_time
@@ -78,14 +78,14 @@ class Intake(Protocol):
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Any]:
         """The records of each partition, in their order; those without a key go where `keyless` says."""
 
-    def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
-        """The records as frames, each record within the maximum."""
+    def frames(self, now_us: int, codec: int, maximum: int, *, bare: bool = False) -> list[Prepared]:
+        """The records as frames, each record within the maximum; `bare` allows those with neither value nor key."""
 
 
 class Rows:
     """Records as columns of Python objects; None for a column in which every record is alike."""
 
-    __slots__ = ("headers", "keys", "times", "values")
+    __slots__ = ("bare", "headers", "keys", "since", "times", "values")
 
     def __init__(
         self,
@@ -93,11 +93,17 @@ class Rows:
         keys: Sequence[Any] | None = None,
         headers: Sequence[bytes] | None = None,
         times: Sequence[int] | None = None,
+        since: int = 0,
+        bare: bool = False,
     ) -> None:
         self.values = values
         self.keys = keys
         self.headers = headers
+        # Microseconds, counted from `since`.
         self.times = times
+        self.since = since
+        # Whether records with neither value nor key are allowed.
+        self.bare = bare
 
     def __len__(self) -> int:
         return len(self.values)
@@ -122,7 +128,7 @@ class Rows:
                     without.append(at)
         except TypeError:
             # Text among the keys: converted once, nothing is left that could fail again.
-            self._convert()
+            self._convert_keys()
             return self.by_partition(count, hash, keyless)
         if len(places) == 1:
             return {next(iter(places)): self}
@@ -135,34 +141,42 @@ class Rows:
             None if keys is None else [keys[at] for at in chosen],
             None if headers is None else [headers[at] for at in chosen],
             None if times is None else [times[at] for at in chosen],
+            self.since,
+            self.bare,
         )
 
-    def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
-        """The records as frames, each record within the maximum."""
-        times = now_us if self.times is None else self.times
+    def frames(self, now_us: int, codec: int, maximum: int, *, bare: bool = False) -> list[Prepared]:
+        """The records as frames, each record within the maximum; `bare` allows those with neither value nor key."""
+        times, since = (now_us, 0) if self.times is None else (self.times, self.since)
+        # An engine cuts its segments by itself.
+        bytes_max = None if bare else GROUP_BYTES_MAX
         if len(self.values) == 1 and type(value := self.values[0]) is bytes and len(value) <= KEY_BYTES_MAX <= maximum:
             key = self.keys[0] if self.keys else None
             if key is None or (type(key) is bytes and len(key) <= KEY_BYTES_MAX):
                 # One plain record, as most transactions have them for a partition: nothing can be wrong with it.
                 headers = self.headers[0] if self.headers else b""
-                return [prepare_one(value, key, headers, times if isinstance(times, int) else times[0], codec)]
+                time = since + (times if isinstance(times, int) else times[0])
+                return [prepare_one(value, key, headers, time, codec)]
         try:
-            frames = prepare(self.values, self.keys, self.headers, times, codec)
+            frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max)
         except TypeError:
             # Text among the bytes: only then is it worth a look at every record.
             self._convert()
-            frames = prepare(self.values, self.keys, self.headers, times, codec)
+            frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max)
         except LimitError:
             self._check_sizes(maximum)
             raise
         if sum([frame.raw_length for frame in frames]) > min(maximum, KEY_BYTES_MAX):
             self._check_sizes(maximum)
-        if any(frame.flags & VALUE_NULLS for frame in frames):
+        if not (bare or self.bare) and any(frame.flags & VALUE_NULLS for frame in frames):
             self._check_tombstones()
         return frames
 
     def _convert(self) -> None:
         self.values = [None if value is None else encode_data(value) for value in self.values]
+        self._convert_keys()
+
+    def _convert_keys(self) -> None:
         if self.keys is not None:
             self.keys = [None if key is None else encode_data(key, "key") for key in self.keys]
 
@@ -202,22 +216,37 @@ class ArrowRows:
         parts = rows.by_partition(count, hash, keyless)
         if len(parts) == 1:
             return {next(iter(parts)): self}
+        if self._may_exceed():
+            from tailrace.arrow_frames import content_bytes
+
+            for part in parts.values():
+                check_total(content_bytes(self.values, pyarrow().array(part.values)), GROUP_BYTES_MAX)
         return {index: self._take(pyarrow().array(part.values)) for index, part in parts.items()}
 
     def _take(self, indices: Any) -> ArrowRows:
         columns = (self.values, self.keys, self.headers, self.times)
         return ArrowRows(*(None if column is None else column.take(indices) for column in columns))
 
-    def frames(self, now_us: int, codec: int, maximum: int) -> list[Prepared]:
-        """The records as frames, each record within the maximum."""
-        from tailrace.arrow_frames import prepare_arrow
+    def _may_exceed(self) -> bool:
+        """Whether there may be more bytes than one write takes; a dictionary has each of its items once."""
+        given = [each for each in (self.values, self.keys) if each is not None]
+        return sum([each.nbytes for each in given]) > GROUP_BYTES_MAX or any(
+            hasattr(each.type, "value_type") for each in given
+        )
 
+    def frames(self, now_us: int, codec: int, maximum: int, *, bare: bool = False) -> list[Prepared]:
+        """The records as frames, each record within the maximum; `bare` allows those with neither value nor key."""
+        from tailrace.arrow_frames import content_bytes, prepare_arrow
+
+        if not bare and self._may_exceed():
+            size = content_bytes(self.values) + (0 if self.keys is None else content_bytes(self.keys))
+            check_total(size, GROUP_BYTES_MAX)
         frames = prepare_arrow(
             self.values, self.keys, self.headers, now_us if self.times is None else self.times, codec
         )
         if sum([frame.raw_length for frame in frames]) > min(maximum, KEY_BYTES_MAX):
             self._check_sizes(maximum)
-        if any(frame.flags & VALUE_NULLS for frame in frames):
+        if not bare and any(frame.flags & VALUE_NULLS for frame in frames):
             keys = [None] * len(self.values) if self.keys is None else self.keys.is_valid().to_pylist()
             if not all(valid or key for valid, key in zip(self.values.is_valid().to_pylist(), keys, strict=True)):
                 raise TypeError("A value of None is a tombstone, which needs a key.")
@@ -240,8 +269,9 @@ def take_in(
     json: bool = False,
     headers: Iterable[Mapping[str, Data] | None] | None = None,
     timestamps: Iterable[datetime | int] | None = None,
+    limited: bool = True,
 ) -> Intake:
-    """The arguments of extend() as columns."""
+    """The arguments of extend() as columns; `limited` where they are one write, whose size is bounded."""
     parse_flag(json, "json")
     if isinstance(values, _SINGLE):
         raise TypeError(f"extend takes many values, not one {type(values).__name__}: use append, or a list.")
@@ -251,9 +281,9 @@ def take_in(
         from tailrace.arrow_frames import as_arrow
 
         values = as_arrow(values).to_pylist()  # type: ignore[union-attr]  # it speaks Arrow, so it is Arrow data
-    if not isinstance(values, (list, tuple)):
+    if json or not isinstance(values, (list, tuple)):
         try:
-            values = list(values)
+            values = _gathered(map(encode_json, values) if json else values, limited=limited and keys is None)
         except TypeError:
             if hasattr(values, "__iter__"):
                 # The caller's own iterator failed.
@@ -263,11 +293,33 @@ def take_in(
             ) from None
     count = len(values)
     return Rows(
-        [encode_json(value) for value in values] if json else values,
+        values,
         None if keys is None else _listed(keys, "keys", count),
         None if headers is None else [encode_headers(each) for each in _listed(headers, "headers", count)],
         None if timestamps is None else _times(timestamps, count),
     )
+
+
+# Values of an iterator that are taken before their bytes are counted.
+GATHERED = 1_024
+
+
+def _gathered(values: Iterable[Any], *, limited: bool) -> list[Any]:
+    """The values of an iterator; with `limited`, where all go to one partition, no more are taken than it can take."""
+    if not limited:
+        return list(values)
+    taken: list[Any] = []
+    size = 0
+    source = iter(values)
+    while some := list(islice(source, GATHERED)):
+        taken += some
+        try:
+            size += sum(map(len, some))
+        except TypeError:
+            # Tombstones, or what is no value at all, which is refused later.
+            size += sum([len(each) for each in some if isinstance(each, (bytes, str))])
+        check_total(size, GROUP_BYTES_MAX)
+    return taken
 
 
 # What is one thing for whoever gives it, although Python can iterate it.
@@ -351,9 +403,4 @@ def _present(column: Any) -> Any:
 
 def check_group(frames: Sequence[Prepared]) -> None:
     """Refuse more than one write to a partition can take, before anything is written."""
-    size = sum([frame.size for frame in frames])
-    if size > GROUP_BYTES_MAX:
-        raise LimitError(
-            f"One call would write {size:,} bytes to one partition; the maximum is {GROUP_BYTES_MAX:,}.",
-            hint="Nothing of this call was written; write in smaller parts, or let a producer() do it.",
-        )
+    check_total(sum([frame.size for frame in frames]), GROUP_BYTES_MAX)

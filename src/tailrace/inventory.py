@@ -7,11 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, proxy
 
-from tailrace.disk.segment import segment_base, segment_name
+from tailrace.disk.partition import segment_bases
+from tailrace.disk.segment import segment_name
 from tailrace.disk.tails import HAS_SEGMENT
 from tailrace.engine import topic_settings
 from tailrace.errors import TailraceError, TopicNotFoundError
 from tailrace.names import is_internal
+from tailrace.raised import by_system
 from tailrace.retention import LAST_US, Piece, Rule
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ class Inventory:
         known = self.sealed.setdefault(partition.slot, {})
         try:
             bases = self._bases(partition, state, start, known)
-        except OSError as error:
+        except by_system() as error:
             bases, trouble = [start], f"its directory cannot be read: {error.strerror}"
         for base, stop in pairwise([*bases, state.end]):
             if stop <= start or base == stop:
@@ -125,6 +127,25 @@ class Inventory:
             first = max(base, start)
             yield piece._replace(first=first, records=piece.records if first == base else piece.stop - first)
 
+    def leftovers(self, entry: TopicEntry, index: int, trim: int) -> list[Piece]:
+        """The segments of a partition that hold trimmed records alone, and whose files are still there."""
+        partition = self.partition(entry, index)
+        state = None if partition is None else self.state(partition)
+        if partition is None or state is None or partition.failed:
+            return []
+        files, start = self.store.files, max(partition.start, trim)
+        found = []
+        try:
+            for base, stop in pairwise([*segment_bases(files, partition.path, state), state.end]):
+                stat = files.stat(f"{partition.path}/{segment_name(base)}")
+                if base < stop <= start and stat is not None:
+                    sealed = base < state.base or not state.active
+                    found.append(Piece(index, base, stop, stat.size, stop - base, 0, LAST_US, sealed))
+        except by_system():
+            # They cannot be looked at now, and are found by the next round.
+            return []
+        return found
+
     def _look(self, partition: Partition, state: State, base: int, stop: int, inside: bool) -> Piece | None:
         """One segment; sealed ones are remembered, and one that cannot be read is in trouble."""
         active = base == state.base and state.active
@@ -134,7 +155,7 @@ class Inventory:
                 if piece is not None:
                     return piece
             piece = self._look_inside(partition, base, stop, inside and active)
-        except (OSError, TailraceError) as error:
+        except by_system(OSError, TailraceError) as error:
             return Piece(partition.index, base, stop, 0, stop - base, 0, LAST_US, trouble=f"it cannot be read: {error}")
         if piece is not None and piece.trouble is None and not active:
             self.sealed[partition.slot][base] = piece
@@ -144,8 +165,7 @@ class Inventory:
         """The segments up to the newest that the state names; a newer name is of one that is being created."""
         newest, first, bases = self.listed.get(partition.slot, (-1, -1, []))
         if (newest, first) != (state.base, start):
-            names = self.store.files.list_directory(partition.path)
-            bases = sorted(base for name in names if (base := segment_base(name)) is not None and base <= state.base)
+            bases = segment_bases(self.store.files, partition.path, state)
             for base in known.keys() - set(bases):
                 del known[base]
             self.listed[partition.slot] = (state.base, start, bases)

@@ -30,6 +30,8 @@ SEGMENT_BYTES_MIN = 4 * KIB
 SEGMENT_BYTES_MAX = 4 * GIB
 SEGMENT_AGE_SECONDS_DEFAULT = 86_400.0
 SEGMENT_AGE_SECONDS_MIN = 0.001
+# A segment whose size or age is not set holds at most 1 / SEGMENT_RETAIN_FRACTION of what its topic keeps.
+SEGMENT_RETAIN_FRACTION = 8
 # An index entry covers at least 64 KiB of frames, or one group however large.
 INDEX_ENTRIES_MAX = 1 << 20
 # Indexes of sealed segments that a process keeps in memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from errno import ELOOP, ENAMETOOLONG
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 LOG_VARIABLE = "TAILRACE_LOG"
 # A longer path does not help anybody in a message.
 PATH_CHARACTERS_SHOWN = 120
+# One slash is enough, because pathlib makes one of two; a single letter may be a drive.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def log_path(location: str | PathLike[str] | None, *, followed: bool = True) -> str:
@@ -25,13 +28,7 @@ def log_path(location: str | PathLike[str] | None, *, followed: bool = True) -> 
             raise TypeError(f"Give the directory of the log, or set ${LOG_VARIABLE}.")
     if not isinstance(location, (str, bytes, os.PathLike)):
         raise TypeError(f"The directory of the log must be a str or a path, not {type(location).__name__}.")
-    path = os.fsdecode(os.fspath(location))
-    if path.startswith(("http://", "https://")):
-        raise OpenError(
-            f"{path} is a remote log, which this release cannot open.",
-            hint="Nothing was opened; name a directory on this machine.",
-        )
-    _check_text(path, "log")
+    path = _directory(location, "log")
     path = os.path.abspath(path)
     if followed and not os.path.exists(path):
         _check_links(path)
@@ -42,9 +39,22 @@ def other_path(location: str | PathLike[str], what: str) -> str:
     """A directory beside the log, with every symbolic link followed: it must not lead back into the log."""
     if not isinstance(location, (str, os.PathLike)):
         raise TypeError(f"The directory of the {what} must be a str or a path, not {type(location).__name__}.")
-    path = os.fsdecode(os.fspath(location))
-    _check_text(path, what)
-    return os.path.realpath(path)
+    return os.path.realpath(_directory(location, what))
+
+
+def local_path(given: str) -> str | None:
+    """The path that a text names on this machine, plain or as file:///path; None for an address, as s3://bucket/place.
+
+    A directory whose own name looks like an address is named from the one around it: ./s3:/bucket.
+    """
+    found = _ADDRESS.match(given)
+    if found is None:
+        return given
+    if found[1].lower() != "file":
+        return None
+    from urllib.parse import unquote, urlsplit
+
+    return unquote(urlsplit(given).path)
 
 
 def not_opened(error: OSError, path: str) -> Exception:
@@ -58,6 +68,21 @@ def not_opened(error: OSError, path: str) -> Exception:
         shown = path if len(path) <= PATH_CHARACTERS_SHOWN else f"{path[:PATH_CHARACTERS_SHOWN]}..."
         return NotALogError(f"{shown} cannot be a log: {error.strerror}.")
     return storage_error(error, f"Opening {path}", path)
+
+
+def _directory(location: str | bytes | PathLike[str], what: str) -> str:
+    """The text of a path, as a user gave it; OpenError for an address, which would become a directory of that name."""
+    given = os.fsdecode(os.fspath(location))
+    found = _ADDRESS.match(given)
+    if found is not None:
+        remote = found[1].lower() in ("http", "https")
+        why = "remote logs are not supported in this version" if remote else f"{found[1]}: addresses are not supported"
+        raise OpenError(
+            f"{given} cannot be the directory of the {what}: {why}.",
+            hint=f"Nothing was created; write a path on this machine, such as {local_path(given) or '/data/log'}.",
+        )
+    _check_text(given, what)
+    return given
 
 
 def _check_text(path: str, what: str) -> None:

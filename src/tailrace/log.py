@@ -25,6 +25,7 @@ from tailrace.locations import log_path, not_opened, other_path
 from tailrace.names import (
     is_pattern,
     validate_group_name,
+    validate_match,
     validate_topic_name,
 )
 from tailrace.namespaces import (
@@ -37,6 +38,7 @@ from tailrace.namespaces import (
     no_namespace,
 )
 from tailrace.options import Tuning, parse_durable, parse_duration, parse_flag, parse_size
+from tailrace.raised import by_system
 from tailrace.topics import Topic
 from tailrace.transactions import Transaction
 
@@ -157,14 +159,18 @@ class Log:
 
     # Topics.
 
-    def topic(self, name: str, **settings: Unpack[Settings]) -> Topic:
-        """A topic by its name, where given settings create it, or must be those it has; or a pattern to read."""
+    def topic(self, name: str, *, alter: bool = False, **settings: Unpack[Settings]) -> Topic:
+        """A topic by its name, where given settings create it, or must be those it has; or a pattern to read.
+
+        With `alter` a topic that has other settings gets the given ones, as far as a topic can change.
+        """
         engine = self.engine
+        parse_flag(alter, "alter")
         if is_pattern(name):
             from tailrace.patterns import Pattern
 
             return Pattern(self, name, {**settings})
-        topic = Topic(self, validate_topic_name(name), {**settings})
+        topic = Topic(self, validate_topic_name(name), {**settings}, alter)
         if settings:
             topic.ensure(engine)
         return topic
@@ -173,7 +179,7 @@ class Log:
         """The topics whose name matches: `*` is one level, a final `...` is the rest."""
         from tailrace.statistics import topic_infos
 
-        _check_pattern(match, "match")
+        validate_match(match, "match")
         with self._reading("Listing the topics"):
             return topic_infos(self.engine, match)
 
@@ -270,16 +276,19 @@ class Log:
         group: str,
         stop: Start | Literal["now"] | None = None,
         batch: int = 8_192,
+        on_error: Literal["raise", "skip", "dead-letter"] = "raise",
     ) -> int:
         """Read records for a group, call a function with each, append what it makes to a topic: each exactly once.
 
         The function gives None to drop a record, bytes, str or a Record for one, a list for many; key, headers and
         time are kept. Output and cursors are one transaction a batch, so a process that dies anywhere repeats nothing
-        and misses nothing. It goes on for ever without `stop`; how many records were processed.
+        and misses nothing. Where the function raises, or its output cannot be stored, `on_error` says whether that ends
+        it behind what precedes the record, skips the record, or puts it into the topic "<into>.dead". It goes on for
+        ever without `stop`; how many records were processed.
         """
         from tailrace.processing import process
 
-        return process(self, source, function, into, group=group, stop=stop, batch=batch)
+        return process(self, source, function, into, group=group, stop=stop, batch=batch, on_error=on_error)
 
     # Namespaces: each is a whole log of its own.
 
@@ -321,7 +330,7 @@ class Log:
         """Read everything and report what is damaged; progress is called with bytes done and bytes in all."""
         from tailrace.verify import verify
 
-        _check_pattern(topics, "topics")
+        validate_match(topics, "topics")
         theirs: list[OSError] = []
         tell = _careful(progress, theirs)
         with self._reading("Verifying the log", theirs):
@@ -367,7 +376,7 @@ class Log:
         target = other_path(to, "backup")
         try:
             return backup(self, target, tell, allow_damage=parse_flag(allow_damage, "allow_damage"))
-        except OSError as error:
+        except by_system() as error:
             if isinstance(error, TailraceError) or error in theirs:
                 raise
             failed = storage_error(error, f"Backing up {self.location} into {target}", target)
@@ -394,7 +403,7 @@ class Log:
         tell = _careful(progress, theirs)
         try:
             return restore(engines.FILES, source, target, tell, allow_damage=parse_flag(allow_damage, "allow_damage"))
-        except OSError as error:
+        except by_system() as error:
             if isinstance(error, TailraceError) or error in theirs:
                 raise
             failed = storage_error(error, f"restoring a log into {target}", target)
@@ -536,7 +545,7 @@ class Log:
             except ReadOnlyError as error:
                 error.hint = 'Nothing was written; ask for permission to write there, or open it with mode "r" to read.'
                 raise
-            except OSError as error:
+            except by_system() as error:
                 if isinstance(error, TailraceError):
                     raise
                 raise not_opened(error, self.location) from error
@@ -559,7 +568,7 @@ class Log:
         """Let no error of the operating system out that does not say what failed, except those of the caller's own."""
         try:
             yield
-        except OSError as error:
+        except by_system() as error:
             if isinstance(error, TailraceError) or error in theirs:
                 raise
             raise storage_error(error, what, self.location) from error
@@ -617,16 +626,11 @@ def _careful(progress: Callable[[int, int], None] | None, theirs: list[OSError])
         try:
             if progress is not None:
                 progress(done, total)
-        except OSError as error:
+        except by_system() as error:
             theirs.append(error)
             raise
 
     return tell
-
-
-def _check_pattern(pattern: str, what: str) -> None:
-    if not isinstance(pattern, str):
-        raise TypeError(f'{what} must be a str, not {type(pattern).__name__}: write "orders.*", or "..." for all.')
 
 
 def _tuning() -> Tuning:

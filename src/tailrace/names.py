@@ -28,6 +28,8 @@ def validate_topic_name(name: str, *, internal: bool = False) -> str:
     if name.startswith(INTERNAL_PREFIX) and not internal:
         raise InvalidNameError(f"The topic name {name!r} begins with two underscores, which marks internal topics.")
     levels = name.split(".")
+    if not internal:
+        _check_stars(name, "topic name")
     if is_pattern(name):
         raise InvalidNameError(
             f"The topic name {name!r} is a pattern: the level * and the ending ... are kept for matching."
@@ -46,6 +48,7 @@ def validate_pattern(text: str) -> str:
     _check_text(text, "pattern", TOPIC_NAME_BYTES_MAX)
     if text.startswith(INTERNAL_PREFIX):
         raise InvalidNameError(f"The pattern {text!r} begins with two underscores, which marks internal topics.")
+    _check_stars(text, "pattern")
     # `a....` is read as `a...`: the levels a, and what follows behind a dot.
     levels = text.removesuffix("...").removesuffix(".") if text.endswith("...") else text
     if "..." in levels:
@@ -54,6 +57,14 @@ def validate_pattern(text: str) -> str:
         raise InvalidNameError(
             f"The pattern {text!r} has an empty level: it must not begin with a dot or repeat one before the end."
         )
+    return text
+
+
+def validate_match(text: str, what: str) -> str:
+    """The text itself when it can select topics: a name or a pattern, of topics that need not be there."""
+    if not isinstance(text, str):
+        raise TypeError(f'{what} must be a str, not {type(text).__name__}: write "orders.*", or "..." for all.')
+    _check_stars(text, "pattern")
     return text
 
 
@@ -179,6 +190,15 @@ def topic_not_found(name: str, candidates: Iterable[str] = ()) -> TopicNotFoundE
         topic=name,
         suggestion=suggestion,
     )
+
+
+def _check_stars(text: str, what: str) -> None:
+    """Refuse a * that is not a whole level: it would be taken for a letter and match nothing."""
+    if any("*" in level and level != "*" for level in text.removesuffix("...").split(".")):
+        raise InvalidNameError(
+            f"The {what} {text!r} has * inside of a level: * stands for a whole level, as in 'sensors.*', "
+            "and a final ... for all that follow."
+        )
 
 
 def _check_text(name: str, what: str, bytes_max: int) -> None:

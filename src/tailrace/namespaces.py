@@ -8,6 +8,7 @@ from tailrace.disk.files import remove_tree
 from tailrace.disk.opening import IDENTITY_NAME, OWN_NAMES, lacks_identity
 from tailrace.errors import LockedError, NotALogError
 from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ def drop_namespace(files: Files, path: str, name: str) -> None:
         files.rename(location, gone)
         try:
             files.sync_directory(f"{path}/{NAMESPACES}")
-        except OSError:
+        except by_system():
             # Its old name may come back after a power cut, so nothing of it may be missing.
             files.rename(gone, location)
             raise
@@ -108,14 +109,14 @@ def finish_drops(files: Files, path: str) -> None:
     for gone in [name for name in files.list_directory(directory) if name.startswith(DROPPED)]:
         try:
             lock = files.open(f"{directory}/{gone}", directory=True)
-        except OSError:
+        except by_system():
             continue
         try:
             if files.lock(lock) and files.stat(f"{directory}/{gone}") is not None:
                 # The death may have come before this.
                 files.sync_directory(directory)
                 remove_tree(files, f"{directory}/{gone}")
-        except OSError:
+        except by_system():
             # It takes space and stands in nobody's way; the next drop or creation tries again.
             continue
         finally:

@@ -29,7 +29,7 @@ _BYTES = {
 }
 _DURATION_EXAMPLE = 'write seconds as a number, or "250ms", "30s", "10m", "2h", "7d"'
 _SIZE_EXAMPLE = 'write bytes as an integer, or "64MB" (10^6), "64MiB" (2^20)'
-_TIME_EXAMPLE = 'write an aware datetime, "2026-11-15T20:00Z" or "-10m"'
+_TIME_EXAMPLE = 'write an aware datetime, "2026-11-15T20:00Z", a date (midnight in UTC) or "-10m"'
 _DURABLE_EXAMPLE = 'write True, False, or a time such as "50ms"'
 _NUMBER_CHARACTERS_MAX = 32
 
@@ -98,15 +98,20 @@ def parse_flag(value: Any, what: str) -> bool:
 
 
 def parse_time(value: Any, what: str = "time", *, now_us: int | None = None) -> int:
-    """Microseconds since 1970 in UTC, from an aware datetime, ISO text with a zone, "-10m", or microseconds."""
+    """Microseconds since 1970 in UTC, from an aware datetime, ISO text with a zone, "-10m", or microseconds.
+
+    A date, as an object or as "2026-11-15", is the midnight in UTC at which it begins.
+    """
     if isinstance(value, str):
         return _parse_time_text(value, what, now_us)
     if isinstance(value, float):
         raise TypeError(f"The {what} must not be a float, which is not exact: {_TIME_EXAMPLE}.")
-    if not hasattr(value, "utcoffset"):
+    if not hasattr(value, "isoformat"):
         return _check_time(_parse_integer(value, what, _TIME_EXAMPLE), what)
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, date, datetime, timedelta
 
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     if not isinstance(value, datetime):
         raise TypeError(f"The {what} must not be a {type(value).__name__}: {_TIME_EXAMPLE}.")
     if value != value:
@@ -127,7 +132,10 @@ class StartPoint(NamedTuple):
 
 def parse_start(value: Start, what: str = "start", *, now_us: int | None = None) -> StartPoint:
     """A start or a stop, from "earliest", "latest", a time, an offset, or offsets by partition."""
-    example = '"earliest", "latest", an offset, {partition: offset}, an aware datetime, "2026-11-15T20:00Z" or "-10m"'
+    example = (
+        '"earliest", "latest", an offset, {partition: offset}, an aware datetime, "2026-11-15T20:00Z", '
+        'a date (midnight in UTC) or "-10m"'
+    )
     if isinstance(value, str):
         if value == "earliest" or value == "latest":
             return StartPoint(cast('Literal["earliest", "latest"]', value))
@@ -146,7 +154,7 @@ def parse_start(value: Start, what: str = "start", *, now_us: int | None = None)
         if not offsets:
             raise ValueError(f"{what}={{}} names no partition: write {example}.")
         return StartPoint("offsets", 0, offsets)
-    if hasattr(value, "utcoffset"):
+    if hasattr(value, "isoformat"):
         return StartPoint("time", parse_time(value, what))
     return StartPoint("offset", _check_offset(_parse_integer(value, what, f"write {example}"), what))
 
@@ -213,9 +221,10 @@ class TopicSettings(NamedTuple):
     durable: bool | float | None = None
     compress: Literal["none", "zstd", "lz4"] = "none"
     max_record_bytes: int = limits.VALUE_BYTES_MAX
-    segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
-    # Seconds after which a segment is closed, so that old records can be trimmed file by file.
-    segment_age: float = limits.SEGMENT_AGE_SECONDS_DEFAULT
+    # None: follows from retain_bytes; segment_bytes_of() says how.
+    segment_bytes: int | None = None
+    # Seconds after which a segment is closed, so that old records can be trimmed file by file; None: see retain.
+    segment_age: float | None = None
     # Seconds for which records are kept; "forever"; "read": until every group that reads the topic has read them.
     retain: float | Literal["forever", "read"] = "forever"
     # Bytes of the whole topic above which the oldest segments go; None: no limit.
@@ -245,7 +254,8 @@ class TopicSettings(NamedTuple):
         stored = self._asdict()
         if isinstance(self.durable, float):
             stored["durable"] = exact_duration(self.durable)
-        stored["segment_age"] = exact_duration(self.segment_age)
+        if self.segment_age is not None:
+            stored["segment_age"] = exact_duration(self.segment_age)
         if isinstance(self.retain, float):
             stored["retain"] = exact_duration(self.retain)
         if isinstance(self.keep_unread, tuple):
@@ -253,13 +263,26 @@ class TopicSettings(NamedTuple):
         return stored
 
     def to_user(self) -> Settings:
-        """The settings as Topic.settings shows them."""
-        return cast("Settings", self.to_json())
+        """The settings as Topic.settings shows them: of those that follow from others, what follows."""
+        shown = self.to_json()
+        shown["segment_bytes"] = segment_bytes_of(self.segment_bytes, self.retain_bytes)
+        shown["segment_age"] = exact_duration(segment_age_of(self.segment_age, self.retain))
+        return cast("Settings", shown)
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """The settings that are not set, and that a limit of the topic makes less than they are by default."""
+        size, age = segment_bytes_of(None, self.retain_bytes), segment_age_of(None, self.retain)
+        found = {
+            "segment_bytes": self.segment_bytes is None and size < limits.SEGMENT_BYTES_DEFAULT,
+            "segment_age": self.segment_age is None and age < limits.SEGMENT_AGE_SECONDS_DEFAULT,
+        }
+        return tuple(name for name, follows in found.items() if follows)
 
     def diff(self, given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """What a user's settings ask for that differs: {name: (have, want)} as they are stored."""
-        wanted = self._replace(**_parse_settings(given)).to_json()
-        have = self.to_json()
+        """What a user's settings ask for that differs: {name: (have, want)} as they are shown."""
+        wanted: dict[str, Any] = {**self._replace(**_parse_settings(given)).to_user()}
+        have: dict[str, Any] = {**self.to_user()}
         return {name: (have[name], wanted[name]) for name in given if have[name] != wanted[name]}
 
     def altered(self, **given: Any) -> Self:
@@ -291,6 +314,22 @@ class TopicSettings(NamedTuple):
 
 
 FIXED = frozenset({"partitioner"})
+
+
+def segment_bytes_of(given: int | None, retain_bytes: Any) -> int:
+    """When a segment is full: as set, else such that the segment being written is small beside what is kept."""
+    if given is not None or not isinstance(retain_bytes, int):
+        return limits.SEGMENT_BYTES_DEFAULT if given is None else given
+    share = retain_bytes // limits.SEGMENT_RETAIN_FRACTION
+    return max(limits.SEGMENT_BYTES_MIN, min(limits.SEGMENT_BYTES_DEFAULT, share))
+
+
+def segment_age_of(given: float | None, retain: Any) -> float:
+    """When a segment is old, in seconds: as set, else such that no record is kept for much longer than `retain`."""
+    if given is not None or not isinstance(retain, (int, float)):
+        return limits.SEGMENT_AGE_SECONDS_DEFAULT if given is None else given
+    share = retain / limits.SEGMENT_RETAIN_FRACTION
+    return max(limits.SEGMENT_AGE_SECONDS_MIN, min(limits.SEGMENT_AGE_SECONDS_DEFAULT, share))
 
 
 class Tuning(NamedTuple):
@@ -326,6 +365,8 @@ def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             parsed[name] = value if value is None or value is False else parse_durable(value) or True
         elif name == "max_record_bytes":
             parsed[name] = _parse_bounded_size(value, name, 1, limits.VALUE_BYTES_MAX)
+        elif name in ("segment_bytes", "segment_age") and value is None:
+            parsed[name] = None
         elif name == "segment_bytes":
             parsed[name] = _parse_bounded_size(value, name, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX)
         elif name == "segment_age":
@@ -496,8 +537,15 @@ def _parse_time_text(text: str, what: str, now_us: int | None) -> int:
         advice = f"write {'-' + stripped!r} for that long ago" if ago else _TIME_EXAMPLE
         raise ValueError(f"The {what} {text!r} is not a time: {advice}.") from None
     if moment.utcoffset() is None:
+        if _is_date(stripped):
+            return parse_time(moment.date(), what)
         raise ValueError(f"The {what} {text!r} has no zone: write {moment.isoformat() + 'Z'!r} for UTC.")
     return parse_time(moment, what)
+
+
+def _is_date(text: str) -> bool:
+    """Whether a text that is a time is a day alone, in the form that cannot be taken for an offset."""
+    return len(text) == 10 and text[4] == "-" == text[7]
 
 
 def _three_digits(number: float) -> str:

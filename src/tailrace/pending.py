@@ -47,20 +47,24 @@ class Part:
 
 
 class Group(Rows):
-    """Records that are sent together, in the order in which they came; those without a time have that of the first.
+    """Records that are sent together, in the order in which they came, each with the time at which it did.
 
     Which partitions take them is decided when they are sent: by then the topic may have more of them, or be another.
     """
 
-    __slots__ = ("parts", "producer", "time", "waiting")
+    __slots__ = ("parts", "producer", "stamps", "waiting")
 
     def __init__(self, producer: Producer) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes] | None = None
-        self.times: list[int] | None = None
+        self.times: list[int] = []
+        self.since = 0
+        self.bare = False
+        # When each record was appended, or the time it was given, in nanoseconds: `times` are made of them by `seal`.
+        # A record's stamp comes before its value, so an interrupt leaves one too many and never one too few.
+        self.stamps: list[int] = []
         self.producer = producer
-        self.time = producer.engine.files.now_us()
         # The part of each record that is settled; empty before the first is.
         self.parts: list[Part | None] = []
         # Futures that somebody waits for, by their records; all others find their result here when they are asked.
@@ -68,32 +72,39 @@ class Group(Rows):
 
     @property
     def plain(self) -> bool:
-        """Whether it holds values and nothing else."""
-        return self.keys is None and self.headers is None and self.times is None
+        """Whether it holds values and their times, and nothing else."""
+        return self.keys is None and self.headers is None
 
-    def add(self, value: bytes | None, key: bytes | None, headers: bytes, time: int | None) -> None:
+    def add(self, value: bytes | None, key: bytes | None, headers: bytes, stamp: int) -> None:
         """Add a record; a column begins with the first record that has something in it."""
         before = len(self.values)
         if key is not None and self.keys is None:
             self.keys = [None] * before
         if headers and self.headers is None:
             self.headers = [b""] * before
-        if time is not None and self.times is None:
-            self.times = [self.time] * before
         try:
-            self.values.append(value)
+            self.stamps.append(stamp)
             if self.keys is not None:
                 self.keys.append(key)
             if self.headers is not None:
                 self.headers.append(headers)
-            if self.times is not None:
-                self.times.append(self.time if time is None else time)
+            self.values.append(value)
         except BaseException:
             # An interrupt: columns of different lengths would take all others of the group with them.
-            for column in (self.values, self.keys, self.headers, self.times):
+            for column in (self.values, self.keys, self.headers, self.stamps):
                 if column is not None:
                     del column[before:]
             raise
+
+    def seal(self) -> None:
+        """Make the times of the stamps, once no record comes any more."""
+        stamps, self.stamps = self.stamps, []
+        del stamps[len(self.values) :]
+        if stamps:
+            # Counted from the first: small numbers are divided in half the time.
+            self.since = stamps[0] // 1000
+            first = self.since * 1000
+            self.times = [(stamp - first) // 1000 for stamp in stamps]
 
     def place(self, parts: list[Part], route: Route, keyless: Callable[[], int]) -> list[Part]:
         """The records of some parts as parts for the partitions that the topic has now."""
@@ -109,7 +120,7 @@ class Group(Rows):
         """What is written for a part."""
         places = part.places
         rows = self._pick(places) if isinstance(places, list) else self
-        return Write(route.partitions[part.partition], rows.frames(self.time, route.codec, route.maximum))
+        return Write(route.partitions[part.partition], rows.frames(0, route.codec, route.maximum))
 
     def settle(self, part: Part) -> None:
         """Tell the futures of a part: their positions, or what went wrong."""
@@ -148,9 +159,13 @@ class PendingPosition(Future[Position]):
     for it; before, it is a place in a group.
     """
 
-    def __init__(self, group: Group, index: int) -> None:
-        self._group = group
-        self._index = index
+    __slots__ = ("_group", "_index")
+
+    _group: Group
+    _index: int
+
+    # The producer sets both after the construction: arguments would double its price.
+    __init__ = object.__init__
 
     def __getattr__(self, name: str) -> Any:
         if name not in _FUTURE_FIELDS:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from os import major
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,13 +21,22 @@ from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.home import storage_error
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.reader import lost_error
-from tailrace.disk.segment import HEADER_BYTES, Index, read_footer, read_segment_header, walk
+from tailrace.disk.segment import (
+    HEADER_BYTES,
+    INDEX_STRETCH_BYTES,
+    Index,
+    read_footer,
+    read_segment_header,
+    segment_name,
+    walk,
+)
 from tailrace.disk.tails import SAFE, START
 from tailrace.engine import name_damage
 from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.limits import FRAME_RECORDS_MAX
 from tailrace.merge import RUN_RECORDS_MIN, joined
 from tailrace.options import parse_count, parse_size, parse_start
+from tailrace.raised import by_system
 from tailrace.scan import parse_partitions
 from tailrace.spans import Request, matching, resolve
 
@@ -153,6 +164,10 @@ def plan(
 
 
 def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
+    newest = _plan_newest(engine, span)
+    if newest is not None:
+        yield newest
+        return
     offset = span.next
     for info in _segments(span):
         if info.end > offset and info.base < span.stop:
@@ -165,6 +180,23 @@ def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
         # A trim or damage: reading says which.
         for _ in span.forward(span.stop):
             pass
+
+
+def _plan_newest(engine: Engine, span: Span) -> ReadPart | None:
+    """The part of a span that lies in a newest segment with a single index entry, from its state; None for others.
+
+    Of many partitions most are like this, and neither their directories nor their files need to be opened.
+    """
+    state = span.reader.state()
+    if state is None or not state.active or span.next < state.base or span.stop > state.end:
+        return None
+    path = f"{span.partition.path}/{segment_name(state.base)}"
+    if state.position - HEADER_BYTES > INDEX_STRETCH_BYTES or engine.files.stat(path) is None:
+        return None
+    return ReadPart(
+        span.topic, span.partition.index, path, state.salt, state.base, HEADER_BYTES, state.base,
+        salt_chain(state.salt), state.position, state.chain if span.stop == state.end else None, span.next, span.stop,
+    )  # fmt: skip
 
 
 def _segments(span: Span) -> Iterator[SegmentInfo]:
@@ -244,7 +276,7 @@ def _plan_segment(span: Span, info: SegmentInfo, index: Index, first: int, stop:
 
 def read(part: ReadPart) -> Iterator[Batch]:
     """The records of a part, from its file alone; every frame is checked, and that the range is whole."""
-    for parts in _gathered(_frames(part), FRAME_RECORDS_MAX):
+    for parts in gathered(frames_of(part), FRAME_RECORDS_MAX):
         yield Batch(parts)
 
 
@@ -257,17 +289,18 @@ def read_arrow(part: ReadPart, columns: Sequence[str] | None = None, batch_recor
     if names is not None:
         schema_of(names)
     count = parse_count(batch_records, "batch_records", minimum=1)
-    return arrow_reader((_to_arrow(parts, names) for parts in _gathered(_frames(part), count)), names)
+    return arrow_reader((to_arrow(parts, names) for parts in gathered(frames_of(part), count)), names)
 
 
-def _to_arrow(parts: list[Part], names: tuple[str, ...] | None) -> Any:
+def to_arrow(parts: Sequence[Part], names: tuple[str, ...] | None) -> Any:
     """One batch; small frames are joined first, as an array for each would cost more than the copy."""
     if sum(part.stop - part.first for part in parts) < RUN_RECORDS_MIN * len(parts):
-        parts = [joined(parts[0].topic, parts[0].partition, parts)]
+        parts = [joined(*place, [*some]) for place, some in groupby(parts, attrgetter("topic", "partition"))]
     return batch_to_arrow(parts, names)
 
 
-def _gathered(parts: Iterable[Part], enough: int) -> Iterator[list[Part]]:
+def gathered(parts: Iterable[Part], enough: int) -> Iterator[list[Part]]:
+    """Decoded frames, also of several partitions, in lists that have enough records for a batch."""
     gathered: list[Part] = []
     count = size = 0
     for part in parts:
@@ -287,13 +320,14 @@ def _gathered(parts: Iterable[Part], enough: int) -> Iterator[list[Part]]:
         yield gathered
 
 
-def _frames(part: ReadPart) -> Iterator[Part]:
+def frames_of(part: ReadPart) -> Iterator[Part]:
+    """The decoded frames of a part, from its file alone; every one is checked, and that the range is whole."""
     files = Files()
     try:
         descriptor = files.open(part.path)
     except FileNotFoundError:
         raise _missing(files, part) from None
-    except OSError as error:
+    except by_system() as error:
         raise storage_error(error, "Reading a part", part.path) from error
     try:
         header = read_segment_header(files, descriptor)
@@ -324,7 +358,7 @@ def _frames(part: ReadPart) -> Iterator[Part]:
             raise _damaged("Stored records are damaged", part, offset, min(last, part.stop - 1))
         if part.stop_chain is not None and chain != part.stop_chain:
             raise _damaged("The frames do not join those that follow", part, part.first, part.stop - 1)
-    except OSError as error:
+    except by_system() as error:
         if isinstance(error, TailraceError):
             raise
         raise storage_error(error, "Reading a part", part.path) from error
@@ -362,7 +396,7 @@ def _reading(files: Files, descriptor: int, part: ReadPart) -> Read:
     if part.bytes >= MAPPED_BYTES_MIN and major(files.stat_open(descriptor).device):
         try:
             view = files.map_read(descriptor, stop)
-        except OSError:
+        except by_system():
             # Shorter than it was, perhaps: reading it says what is missing.
             pass
         else:

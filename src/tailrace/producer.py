@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -23,6 +23,7 @@ from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFE
 from tailrace.options import parse_duration, parse_size, parse_time
 from tailrace.pending import Group, Part, PendingPosition
 from tailrace.records import encode_data, encode_headers
+from tailrace.threads import OneThread
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 RECORD_OVERHEAD_BYTES = 64
 # As soon as so much is buffered, lingering would gain nothing.
 EAGER_BYTES = FRAME_BYTES_TARGET
-
-
-_bare: Callable[[type[PendingPosition]], PendingPosition] = object.__new__
 
 
 class Producer:
@@ -63,10 +61,11 @@ class Producer:
         self.is_settling = self.settling._is_owned  # type: ignore[attr-defined]  # as threading.Condition does
         self.closed = False
         # The thread that sends, once there is something to send.
-        self.sender: threading.Thread | None = None
+        self.loop = OneThread(self._run, f"tailrace-producer-{topic.name}")
         # Guards everything below. It knows its owner, so that a signal handler of that one is refused at once.
         self._mutex = threading.RLock()
         self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]
+        self._clock_ns = self.engine.files.clock_ns()
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
         # What the next send takes; and the same again as long as it holds nothing but values.
@@ -108,22 +107,40 @@ class Producer:
         """Hand over one record; the future has its position once it is written as the topic's `durable` asks."""
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
-        size = 0 if value is None else len(value)
-        if self._is_mine():
+        mutex = self._mutex
+        if mutex._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
             raise self.reentered()
+        size = 0 if value is None else len(value)
         if key is None and headers is None and timestamp is None and size <= self._value_bytes_max:
-            with self._mutex:
+            group: Group | None = None
+            future: PendingPosition | None = None
+            # What `with mutex` does, at half its price: no interrupt can come between the last step and the release.
+            try:
+                mutex.acquire()
                 group = self._plain
                 buffered = self._buffered + size + RECORD_OVERHEAD_BYTES
                 if group is not None and buffered <= self._limit:
                     # Nothing to check, nobody to wake: most records of a busy producer come this way.
                     values = group.values
-                    # As the constructor does, at half its price.
-                    future = _bare(PendingPosition)
+                    future = PendingPosition()
                     future._group, future._index = group, len(values)
+                    group.stamps.append(self._clock_ns())
                     values.append(value)
                     self._buffered = buffered
-                    return future
+            except BaseException:
+                try:
+                    if group is not None:
+                        del group.stamps[len(group.values) :]
+                finally:
+                    try:
+                        mutex.release()
+                    except RuntimeError:
+                        # The interrupt came before the lock was taken.
+                        pass
+                raise
+            mutex.release()
+            if future is not None:
+                return future
         return self._append(value, key, headers, timestamp)
 
     def _append(
@@ -150,10 +167,11 @@ class Producer:
             group = self._group
             if group is None:
                 group = self._begin()
-            future = PendingPosition(group, len(group.values))
+            future: PendingPosition = PendingPosition()
+            future._group, future._index = group, len(group.values)
             # Before the group has a column that the short way knows nothing of.
             self._plain = None
-            group.add(value, key, stored, time)
+            group.add(value, key, stored, self._clock_ns() if time is None else time * 1000)
             self._buffered += size
             if key is None and group.plain:
                 self._plain = group
@@ -166,7 +184,7 @@ class Producer:
             self._limit = self.buffer_bytes
             self._work.notify()
         # A callback of a future runs in the sending thread, and nothing is sent while it waits.
-        timeout = 0.0 if threading.current_thread() is self.sender else self.topic.log.timeout
+        timeout = 0.0 if threading.current_thread() is self.loop.thread else self.topic.log.timeout
         # A record that is larger than the whole buffer goes alone.
         if not self._room.wait_for(lambda: not self._buffered or self._buffered + size <= self.buffer_bytes, timeout):
             raise BusyError(
@@ -178,10 +196,7 @@ class Producer:
     def _begin(self) -> Group:
         self._due = monotonic() + self.linger
         self._limit = min(self._buffered + EAGER_BYTES, self.buffer_bytes)
-        if self.sender is None:
-            name = f"tailrace-producer-{self.topic.name}"
-            self.sender = threading.Thread(target=self._run, name=name, daemon=True)
-            self.sender.start()
+        self.loop.start()
         self._work.notify()
         group = self._group = Group(self)
         return group
@@ -232,11 +247,9 @@ class Producer:
             self._plain = None
             self._work.notify()
             self._room.notify_all()
-            sender = self.sender
-        if sender is threading.current_thread():
+        if self.loop.thread is threading.current_thread():
             return
-        if sender is not None:
-            sender.join()
+        self.loop.join()
         self.engine.producers.discard(self)
         with self._mutex:
             error, self._error = self._error, None
@@ -302,6 +315,7 @@ class Producer:
         engine = self.engine
         route: Route | None = None
         parts = [Part(0, range(len(group)))] if len(group) else []
+        group.seal()
         engine.enter()
         try:
             while parts:
@@ -338,7 +352,7 @@ class Producer:
 
 def refuse_callback(producers: Iterable[Producer], what: str) -> None:
     """ThreadError in a callback of a future of one of these: it runs in the thread that would be waited for."""
-    if any(producer.sender is threading.current_thread() for producer in producers):
+    if any(producer.loop.thread is threading.current_thread() for producer in producers):
         raise ThreadError(
             f"{what} was called in a callback of a producer's future, where it would wait for itself.",
             hint="Nothing was lost; let the callback tell another thread, which calls it.",

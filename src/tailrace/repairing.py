@@ -21,6 +21,7 @@ from tailrace.disk.tails import FAILED, READY_WORD, Tails, word_of
 from tailrace.errors import CorruptionError, NotALogError, StorageError
 from tailrace.limits import JOURNAL_BYTES_MIN
 from tailrace.names import group_of
+from tailrace.raised import by_system
 from tailrace.types import Damage, RepairReport, RepairStep
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def repair(
     run = _Repair(files, path, tuning, dry_run, progress)
     try:
         return run.run()
-    except OSError as error:
+    except by_system() as error:
         if error is run.theirs:
             raise
         failed = storage_error(error, f"repairing {path}", path) if is_untyped(error) else error
@@ -148,7 +149,7 @@ class _Repair:
         if self.progress is not None:
             try:
                 self.progress(self.done, max(self.total, self.done))
-            except OSError as error:
+            except by_system() as error:
                 self.theirs = error
                 raise
 
@@ -190,7 +191,7 @@ class _Repair:
         if not self.dry_run:
             try:
                 write_identity(self.files, self.path, log_id, settings)
-            except OSError:
+            except by_system():
                 # A name whose sync failed counts as synced: the next repair must find it missing, and make it anew.
                 if self.files.stat(f"{self.path}/{IDENTITY_NAME}") is not None:
                     self.files.remove_file(f"{self.path}/{IDENTITY_NAME}")
@@ -210,7 +211,7 @@ class _Repair:
             self.files.make_directory(f"{self.path}/{name}")
         try:
             self.files.sync_directory(self.path)
-        except OSError:
+        except by_system():
             # A name whose sync failed counts as synced: the next repair must make it anew.
             for name in missing:
                 self.files.remove_directory(f"{self.path}/{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.options import format_duration, format_size
+from tailrace.options import format_duration, format_size, segment_age_of
 
 if TYPE_CHECKING:
     from tailrace.options import TopicSettings
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
             settings.retain_bytes,
             retain == "read",
             settings.keep_unread,
-            round(settings.segment_age * 1e6),
+            round(segment_age_of(settings.segment_age, retain) * 1e6),
         )
 
     @property

@@ -14,6 +14,7 @@ from tailrace.limits import OFFSET_MAX
 from tailrace.merge import merged
 from tailrace.names import is_internal, is_pattern, match
 from tailrace.options import StartPoint
+from tailrace.raised import by_system
 from tailrace.types import Damage
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def explained(error: CorruptionError, topic: str, reader: Reader) -> CorruptionE
                     # Where a trim cut into the missing segment, nothing tells its name.
                     known = first > reader.partition.start or not first
                     error.path = f"{reader.partition.path}/{segment_name(first)}" if known else reader.partition.path
-        except (OSError, TailraceError):
+        except by_system(OSError, TailraceError):
             # What was found first is what the caller learns.
             pass
     return name_damage(error, topic)

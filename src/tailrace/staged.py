@@ -12,6 +12,7 @@ from tailrace.disk.partition import salted
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, read_segment_header, reading, walk
 from tailrace.disk.staging import Staged, discard, gone
 from tailrace.errors import CorruptionError, DurabilityError, TailraceError
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -159,7 +160,7 @@ class Growing:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except by_system() as error:
             if isinstance(error, TailraceError):
                 raise
             raise storage_error(error, "staging a segment", self.path) from error

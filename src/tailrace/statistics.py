@@ -116,6 +116,7 @@ def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
         if is_internal(name) or not names.match(match, name):
             continue
         sizes = survey.sizes(entry)
+        settings, derived = survey.settings(entry)
         found.append(
             TopicInfo(
                 name=name,
@@ -125,8 +126,9 @@ def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
                 rate=survey.rate(entry, sum(size.end for size in sizes)),
                 oldest=_earliest(sizes),
                 newest=_latest(sizes),
-                settings=survey.settings(entry),
+                settings=settings,
                 lost_records=sum(size.lost for size in sizes),
+                derived=derived,
             )
         )
     return found
@@ -172,7 +174,7 @@ class Survey:
         self.known: dict[int, tuple[int, Size]] = {}
         self.sealed: dict[int, Sealed] = {}
         self.samples: dict[int, list[tuple[float, int]]] = {}
-        self.parsed: dict[int, tuple[TopicEntry, Settings]] = {}
+        self.parsed: dict[int, tuple[TopicEntry, TopicSettings]] = {}
         self.journal_file: JournalFile | None = None
         self.ends: list[int] = []
         self.starts: list[int] = []
@@ -309,13 +311,13 @@ class Survey:
                     reader.close()
         return count
 
-    def settings(self, entry: TopicEntry) -> Settings:
-        """The settings of a topic, for the caller to keep."""
+    def settings(self, entry: TopicEntry) -> tuple[Settings, tuple[str, ...]]:
+        """The settings of a topic, for the caller to keep, and which of them follow from others."""
         known, found = self.parsed.get(entry.id, (None, None))
         if known is not entry or found is None:
-            found = TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)}).to_user()
+            found = TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)})
             self.parsed[entry.id] = (entry, found)
-        return found.copy()
+        return found.to_user(), found.derived
 
     def journal(self) -> JournalInfo:
         """The journal's files; entries seen by an earlier call are not read again."""

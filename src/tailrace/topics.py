@@ -28,7 +28,7 @@ from tailrace.spans import explained, offset_at
 from tailrace.types import Bounds
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import date, datetime, timedelta
 
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.frame import Prepared
@@ -54,10 +54,12 @@ class Topic:
     A topic is created by its first append, or by settings given to Log.topic.
     """
 
-    def __init__(self, log: Log, name: str, given: dict[str, Any]) -> None:
+    def __init__(self, log: Log, name: str, given: dict[str, Any], altering: bool = False) -> None:
         self.name = name
         self.log = log
         self.given = given
+        # Whether a topic that has other settings than those given gets them.
+        self.altering = altering
         self.sticky = Sticky()
         # The id of the topic that the given settings were compared with.
         self._matched = 0
@@ -67,7 +69,7 @@ class Topic:
         return f"<Topic {self.name!r} of {self.log.location!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Topic, (self.log, self.name, self.given)
+        return Topic, (self.log, self.name, self.given, self.altering)
 
     # Writing.
 
@@ -251,7 +253,7 @@ class Topic:
 
         return self._look(partition, find)
 
-    def offset_at(self, time: datetime | str | int, partition: int = 0) -> int:
+    def offset_at(self, time: datetime | date | str | int, partition: int = 0) -> int:
         """The first offset whose record is at or after a time; the end when there is none."""
         moment = parse_time(time, now_us=self.log.engine.files.now_us())
         return self._look(partition, lambda reader, part: offset_at(reader, moment))
@@ -297,12 +299,14 @@ class Topic:
     def alter(self, **settings: Unpack[Settings]) -> None:
         """Change settings; partitions may only grow. Writers and readers everywhere go on with the new ones."""
         engine = self.log.writing()
-        entry = engine.entry(self.name)
+        self._alter(engine, engine.entry(self.name), settings)
+
+    def _alter(self, engine: Engine, entry: TopicEntry, settings: Mapping[str, Any]) -> TopicEntry:
         wanted = topic_settings(entry).altered(**settings)
         check_codec(wanted)
         stored = stored_settings(wanted)
         changes = {name: stored[name] for name in settings if name != "partitions"}
-        engine.change(lambda admin: admin.alter(entry.id, changes, wanted.partitions))
+        return engine.change(lambda admin: admin.alter(entry.id, changes, wanted.partitions))
 
     def trim(self, before: Start, partition: int | None = None) -> int:
         """Forget the records before a place, in one partition or in all; how many that were."""
@@ -354,12 +358,18 @@ class Topic:
     # The route of what is written.
 
     def ensure(self, engine: Engine) -> None:
-        """Create the topic, or compare the given settings with those it has."""
-        entry = engine.find(self.name)
-        if entry is None:
-            self.route(engine)
-        else:
-            self._match(entry)
+        """Create the topic, or compare the given settings with those it has, and alter it where that is wanted."""
+        while True:
+            entry = engine.find(self.name)
+            try:
+                if entry is None:
+                    self.route(engine)
+                else:
+                    self._match(engine, entry)
+                return
+            except TopicNotFoundError:
+                # Another process has dropped it since it was found, so it is to be created.
+                self._dropped()
 
     def route(self, engine: Engine) -> Route:
         """Where records go as the catalog stands now; the topic is created when there is none."""
@@ -368,7 +378,7 @@ class Topic:
         offset = catalog.offset
         entry = catalog.by_name.get(self.name) or self._create(engine)
         if self.given and entry.id != self._matched:
-            self._match(entry)
+            entry = self._match(engine, entry)
         return self._route_to(engine, entry, offset)
 
     def _route_to(self, engine: Engine, entry: TopicEntry, offset: int) -> Route:
@@ -404,14 +414,19 @@ class Topic:
             # Another thread or process was first.
             return engine.entry(self.name)
 
-    def _match(self, entry: TopicEntry) -> None:
-        difference = topic_settings(entry).diff(self.given)
-        if difference:
+    def _match(self, engine: Engine, entry: TopicEntry) -> TopicEntry:
+        """The topic as it is, or as this handle has altered it; SettingsMismatchError for other settings than given."""
+        settings = topic_settings(entry)
+        if self.altering and settings.altered(**self.given) != settings:
+            self.log.writing()
+            entry = self._alter(engine, entry, self.given)
+        elif difference := settings.diff(self.given):
             said = ", ".join(f"{name} is {have!r}, not {want!r}" for name, (have, want) in difference.items())
             raise SettingsMismatchError(
                 f"The topic {self.name!r} has other settings: {said}.", topic=self.name, diff=difference
             )
         self._matched = entry.id
+        return entry
 
     def _dropped(self) -> None:
         """The topic was dropped after its route was checked: the next round finds or makes its successor."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Union
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import date, datetime, timedelta
 
 # Quoted, so that datetime is not imported before it is needed.
 Data: TypeAlias = bytes | bytearray | memoryview | str
 Duration: TypeAlias = Union[float, "timedelta", str]
 Size: TypeAlias = int | str
-Start: TypeAlias = Union[Literal["earliest", "latest"], "datetime", str, int, Mapping[int, int]]
+Start: TypeAlias = Union[Literal["earliest", "latest"], "datetime", "date", str, int, Mapping[int, int]]
 Durable: TypeAlias = Union[bool, "timedelta", str]
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -25,11 +25,49 @@ class Settings(TypedDict, total=False):
     durable: Durable | None
     compress: Literal["none", "zstd", "lz4"]
     max_record_bytes: Size
-    segment_bytes: Size
-    segment_age: Duration
+    segment_bytes: Size | None
+    segment_age: Duration | None
     retain: Duration | Literal["forever", "read"]
     retain_bytes: Size | None
     keep_unread: bool | Sequence[str]
+
+
+class SettingInfo(NamedTuple):
+    """A setting for people: its default as a topic shows it, the form and the meaning of what is written for it.
+
+    `words` are texts that stand for another value. With `listed`, any other text is a list of names.
+    """
+
+    default: Any
+    form: str
+    meaning: str
+    words: Mapping[str, Any] = {}
+    listed: bool = False
+
+
+_SWITCH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+# Every setting of a topic, in the order of Settings; the command line makes an option of each.
+SETTINGS: Mapping[str, SettingInfo] = {
+    "partitions": SettingInfo(1, "N", "How many partitions; may grow"),
+    "partitioner": SettingInfo("crc32", "crc32|murmur2", "How a key decides the partition; fixed at creation"),
+    "durable": SettingInfo(
+        None, "yes|no|TIME", "When a write is on disk: at once, by the system, within 50ms; none: as the writer says",
+        {**_SWITCH, "default": None},
+    ),
+    "compress": SettingInfo("none", "none|zstd|lz4", "Compression of what is written from now on"),
+    "max_record_bytes": SettingInfo(64 << 20, "SIZE", "The largest value, such as 1MiB"),
+    "segment_bytes": SettingInfo(
+        256 << 20, "SIZE", "When a segment is full; less where retain_bytes asks", {"none": None, "default": None}
+    ),
+    "segment_age": SettingInfo(
+        "1d", "TIME", "When a segment is old; less where retain asks", {"none": None, "default": None}
+    ),
+    "retain": SettingInfo("forever", "TIME|forever|read", "How long records are kept, such as 7d; read: until read"),
+    "retain_bytes": SettingInfo(None, "SIZE", "How many bytes of the topic are kept, such as 10GB"),
+    "keep_unread": SettingInfo(
+        False, "yes|no|GROUP,..", "Keep what groups have not read: of all of them, or of these", _SWITCH, True
+    ),
+}  # fmt: skip
 
 
 class Bounds(NamedTuple):
@@ -133,7 +171,8 @@ class GroupInfo(NamedTuple):
 class TopicInfo(NamedTuple):
     """One topic in a listing; `rate` is records appended a second, lately.
 
-    `lost_records` counts the offsets that a repair gave up; they are not among `records`.
+    `lost_records` counts the offsets that a repair gave up; they are not among `records`. `derived` names the
+    settings that were not set and that follow from a limit of the topic.
     """
 
     name: str
@@ -145,6 +184,7 @@ class TopicInfo(NamedTuple):
     newest: datetime | None
     settings: Settings
     lost_records: int = 0
+    derived: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -152,6 +192,7 @@ class TopicInfo(NamedTuple):
             "oldest": format_time(self.oldest),
             "newest": format_time(self.newest),
             "settings": dict(self.settings),
+            "derived": [*self.derived],
         }
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.admin import Admin, Cut
 from tailrace.disk.segment import HEADER_BYTES
-from tailrace.disk.tails import SEALED
 from tailrace.errors import CorruptionError, LockedError, StorageError, TailraceError, TopicNotFoundError
 from tailrace.inventory import inventory_of, rule_of
 from tailrace.names import group_topic, is_internal
+from tailrace.raised import by_system
 from tailrace.retention import Cursors, Rule, Verdict, closes, plan
 from tailrace.types import SegmentNote, VacuumReport
 
@@ -27,6 +27,9 @@ CUTS_MAX = 64
 PATIENCE_SECONDS = 0.5
 # What may befall one partition and is no reason to leave the others alone.
 ORDINARY = (CorruptionError, LockedError, StorageError, TopicNotFoundError)
+
+TRIMMED = "all of its records were trimmed"
+NO_ROOM = "all of its records were trimmed; there is no room to begin the segment that follows it"
 
 Reading = Callable[["TopicEntry"], Cursors]
 
@@ -96,6 +99,8 @@ class Vacuum:
         self.removed: list[SegmentNote] = []
         self.kept: list[SegmentNote] = []
         self.records = 0
+        # Why the last partition that was swept keeps files, if it does.
+        self.trouble = ""
         # What goes, until there is enough to be recorded together.
         self.cuts: list[tuple[Cut, list[Verdict]]] = []
 
@@ -103,9 +108,8 @@ class Vacuum:
         """All of it, step by step."""
         inventory = self.inventory
         inventory.follow()
-        if not self.dry_run:
-            for entry in inventory.unswept():
-                yield from self._finish_trims(entry)
+        for entry in inventory.unswept():
+            yield from self._finish_trims(entry)
         for entry, rule in self._topics():
             yield from self._topic(entry, rule)
         yield from self._remove()
@@ -130,13 +134,17 @@ class Vacuum:
             partition = self.inventory.partition(entry, index)
             if partition is not None and not partition.failed and partition.start < trim:
                 behind.append(Cut(entry, index, trim))
-        if behind:
+        if behind and not self.dry_run:
             self.admin.forget(behind)
             yield
-        for index in entry.trims:
-            if self._close(entry, index, Rule(), {}):
-                yield
-            yield from self._sweep(entry, index)
+        for index, trim in entry.trims.items():
+            left = self.inventory.leftovers(entry, index, trim) if self.full else []
+            if not self.dry_run:
+                yield from self._sweep(entry, index)
+            kept = [] if self.dry_run or not left else self.inventory.leftovers(entry, index, trim)
+            self.kept += [_note(entry, Verdict(piece, False, self.trouble)) for piece in kept]
+            bases = {piece.first for piece in kept}
+            self.removed += [_note(entry, Verdict(piece, True, TRIMMED)) for piece in left if piece.first not in bases]
 
     def _sweep(self, entry: TopicEntry, index: int) -> Iterator[None]:
         """Remove the files below the start of a partition."""
@@ -144,14 +152,16 @@ class Vacuum:
         if partition is None or partition.failed:
             return
         start = partition.start
+        self.trouble = NO_ROOM
         try:
             while self.admin.sweep(partition, self.timeout):
                 yield
-        except ORDINARY:
+        except ORDINARY as error:
             # The files stay where nobody reads them, until the next round.
+            self.trouble = str(error)
             return
         state = self.inventory.state(partition)
-        if state is None or not state.flags & SEALED or not state.base < state.end <= start:
+        if state is None or not state.base < state.end <= start:
             self.inventory.swept[partition.slot] = start
         yield
 
@@ -191,17 +201,16 @@ class Vacuum:
                 yield from self._remove()
 
     def _close(self, entry: TopicEntry, index: int, rule: Rule, cursors: Cursors) -> bool:
-        """Seal the active segment of a partition where it keeps due or trimmed records; a dry run only says so."""
+        """Seal the active segment of a partition where it keeps due records; a dry run only says so."""
         partition = self.inventory.partition(entry, index)
         state = None if partition is None else self.inventory.state(partition)
         if partition is None or state is None or not state.active or state.position == HEADER_BYTES or partition.failed:
             return False
         try:
             piece = self.inventory.active(partition, state)
-        except OSError:
+        except by_system():
             return False
-        trimmed = state.end <= partition.start
-        if piece is None or not (trimmed or closes(rule, piece, cursors, self.now_us)):
+        if piece is None or not closes(rule, piece, cursors, self.now_us):
             return False
         return self.dry_run or self._seal(partition, state.base)
 
@@ -210,7 +219,7 @@ class Vacuum:
         reader = self.store.reader(partition)
         try:
             index = reader.active_index(base)
-        except (OSError, TailraceError):
+        except by_system(OSError, TailraceError):
             return False
         finally:
             reader.close()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import LockedError
+from tailrace.raised import by_system
+from tailrace.threads import OneThread
 
 if TYPE_CHECKING:
     from tailrace.engine import Engine
@@ -41,7 +43,7 @@ class Worker:
         # Held while a step runs, so that a fork never copies one halfway.
         self.guard = threading.Lock()
         self.changed = threading.Condition()
-        self.thread: threading.Thread | None = None
+        self.loop = OneThread(self._run, "tailrace-vacuum")
         self.stopped = False
         # Whether a segment was sealed since the last round.
         self.poked = False
@@ -52,13 +54,13 @@ class Worker:
 
     def beat(self) -> None:
         """Have a thread if there is anything to do; called about twice a second."""
-        if self.thread is None and not self.stopped and self._is_wanted():
-            self._start()
+        if self.loop.thread is None and not self.stopped and self._is_wanted():
+            self.loop.start()
 
     def poke(self) -> None:
         """Ask for a round soon; called under a partition's lock."""
         self.poked = True
-        if self.thread is not None:
+        if self.loop.thread is not None:
             with self.changed:
                 self.changed.notify()
 
@@ -67,9 +69,7 @@ class Worker:
         with self.changed:
             self.stopped = True
             self.changed.notify()
-        thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=STOP_SECONDS)
+        self.loop.join(STOP_SECONDS)
 
     def finish(self) -> None:
         """End the thread, and do a last round if a segment was sealed: short-lived processes keep the disk bounded."""
@@ -128,16 +128,10 @@ class Worker:
                 return files.lock(descriptor, timeout=PROBE_SECONDS)
             finally:
                 files.close(descriptor)
-        except OSError:
+        except by_system():
             return False
 
     # The thread.
-
-    def _start(self) -> None:
-        with self.changed:
-            if self.thread is None and not self.stopped:
-                self.thread = threading.Thread(target=self._run, name="tailrace-vacuum", daemon=True)
-                self.thread.start()
 
     def _run(self) -> None:
         took = 0.0
@@ -187,7 +181,7 @@ class Worker:
         finally:
             try:
                 self.let_go(held)
-            except OSError:
+            except by_system():
                 self._failed()
 
     def _failed(self) -> None:

@@ -109,11 +109,15 @@ def test_no_flipped_byte_gets_through() -> None:
 
 @pytest.mark.parametrize("cut", range(1, 120, 7))
 def test_a_frame_that_is_not_whole_ends_a_run(cut: int) -> None:
-    data = written(singles(ROWS))
-    taken = take_run(data[:-cut], 0, BASE, 0, CHAIN, 1_000)
-    assert taken is not None
-    assert rows_of(taken.run) == one_by_one(data)[: taken.run.count]
-    assert taken.run.count == 3
+    frames = singles(ROWS)
+    data = written(frames)
+    padding = frames[-1].size - frame.HEADER_BYTES - len(frames[-1].body)
+    for missing, count in ((padding, 4), (padding + cut, 3)):
+        shorter = data[: len(data) - missing]
+        taken = take_run(shorter, 0, BASE, 0, CHAIN, 1_000)
+        assert taken is not None
+        assert rows_of(taken.run) == one_by_one(data)[: taken.run.count] == one_by_one(shorter)
+        assert (taken.run.count, skim_run(shorter, 0, 0, CHAIN)[1]) == (count, count)
 
 
 def test_another_chain_or_offset_is_no_run() -> None:

@@ -1,9 +1,10 @@
 """Chains of process(): a to b to c, each step by several workers that are killed over and over, writers running.
 
-Goal: c holds what the two functions make of every record of a, exactly once, and in order for each key. Method: each
-worker keeps a word in a file that says where it is: waiting, in the function, inside a commit. The controller waits
-until a worker has something in hand, lets some microseconds pass and kills it; the word says afterwards where it died.
-Some workers are stopped, evicted and continued instead, so that they try to commit what belongs to others by then.
+Goal: c holds what the two functions make of every record of a, exactly once, and in order for each key, and b.dead and
+c.dead hold the records that a function could not process. Method: each worker keeps a word in a file that says where it
+is: waiting, in the function, inside a commit. The controller waits until a worker has something in hand, lets some
+microseconds pass and kills it; the word says afterwards where it died. Some workers are stopped, evicted and continued
+instead, so that they try to commit what belongs to others by then.
 """
 
 from __future__ import annotations
@@ -45,8 +46,15 @@ FINISH_SECONDS_MAX = 60.0
 TIMEOUT_SECONDS = 20.0
 
 
+def is_bad(value: bytes, step: str) -> bool:
+    """Whether the function of a step cannot process a value."""
+    return crc32(b"bad" + step.encode() + value) % 9 == 0
+
+
 def made_of(value: bytes, step: str) -> list[bytes]:
     """What a step makes of a value: nothing, one or several."""
+    if is_bad(value, step):
+        return []
     kind = crc32(step.encode() + value) % 11
     if kind < 2:
         return []
@@ -63,6 +71,11 @@ def function(step: str) -> Any:
         if crc32(record.value or b"") % 30 == 0:
             # Work takes its time, so that some die in the middle of it.
             time.sleep(0.001)
+        if is_bad(record.value or b"", step):
+            if record.offset % 3 == 0:
+                raise ValueError(f"{record.text} is bad")
+            # What cannot be stored, alone and behind what could.
+            return 5 if record.offset % 3 == 1 else [record.value, object()]
         if len(values) != 1:
             return values or None
         (value,) = values
@@ -84,7 +97,7 @@ def worker(source: str, target: str, group: str) -> Body:
                 # In the end nobody waits for one that commits each record.
                 batch = 8_192 if stopped(home) else random.choice((1, 7, 60, 8_192))
                 try:
-                    log.process(source, function(group), target, group=group, batch=batch)
+                    log.process(source, function(group), target, group=group, batch=batch, on_error="dead-letter")
                 except PartitionLostError:
                     # It was evicted: what it had in hand is another's to do.
                     with (home / "refused.notes").open("ab") as notes:
@@ -146,6 +159,7 @@ class Result:
     source: int = 0
     middle: int = 0
     output: int = 0
+    dead: int = 0
     doubled: int = 0
     missing: int = 0
     faults: list[str] = field(default_factory=list)
@@ -158,7 +172,7 @@ class Result:
             f"{self.seconds:.0f} s · kills {self.kills:,} (in the function {self.kills_in_function:,}, inside a commit "
             f"{self.kills_in_commit:,}, writers {self.kills_of_writers:,}) · evictions {self.evictions:,} (refused "
             f"{self.refused:,}) · acknowledged {self.acknowledged:,} · a {self.source:,} to b {self.middle:,} to c "
-            f"{self.output:,} · missing {self.missing:,} · doubled {self.doubled:,}"
+            f"{self.output:,}, dead letters {self.dead:,} · missing {self.missing:,} · doubled {self.doubled:,}"
         )
 
 
@@ -284,7 +298,8 @@ class Controller:
         source = [record for partition in range(PARTITIONS["a"]) for record in log.topic("a").read(partition=partition)]
         self._check_acknowledged({record.value for record in source})
         wanted = [(record.key, record.value or b"") for record in source]
-        for _, target, group in STEPS:
+        for origin, target, group in STEPS:
+            self._check_letters(log, origin, f"{target}.dead", [each for each in wanted if is_bad(each[1], group)])
             wanted = [(key, made) for key, value in wanted for made in made_of(value, group)]
             found = [
                 (record.key, record.value or b"")
@@ -295,6 +310,18 @@ class Controller:
             # What is wrong with one step is not counted again with the next.
             self.result.middle, self.result.output = self.result.output, len(found)
         self.result.source = len(source)
+
+    def _check_letters(
+        self, log: tailrace.Log, origin: str, target: str, wanted: list[tuple[bytes | None, bytes]]
+    ) -> None:
+        letters = list(log.topic(target).read()) if wanted else []
+        self.result.dead += len(letters)
+        self._check_step(target, wanted, [(letter.key, letter.value or b"") for letter in letters])
+        for letter in letters:
+            headers = letter.headers
+            place = int(headers["dead-letter-offset"]), int(headers["dead-letter-partition"])
+            if headers["dead-letter-topic"].decode() != origin or log.topic(origin).get(*place).value != letter.value:
+                self.result.faults.append(f"{letter} in {target} is not what is at {place} in {origin}")
 
     def _check_acknowledged(self, held: set[bytes | None]) -> None:
         for path in sorted(self.home.glob("writer-*.notes")):
@@ -337,7 +364,7 @@ def main(home: Path, seed: int, seconds: float) -> Result:
     happened = {
         "kills": result.kills, "kills in the function": result.kills_in_function,
         "kills inside a commit": result.kills_in_commit, "kills of writers": result.kills_of_writers,
-        "output": result.output,
+        "output": result.output, "dead letters": result.dead,
     }  # fmt: skip
     result.faults += [
         f"{name}: {count}, too few to prove anything" for name, count in happened.items() if count < least

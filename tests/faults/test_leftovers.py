@@ -1,7 +1,8 @@
 """A lock whose release was interrupted again and again is released by its thread before that waits for anything else.
 
 Python runs signal handlers at backward jumps too, and each loop that insists on releasing a lock has one: interrupts
-at all of them, after another one in the release itself, leave the lock. A trace function raises at these very moments.
+at all of them, after another one in the release itself, leave the lock. A signal that became pending right before the
+interpreter gets there is handled at these very moments.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,74 +26,81 @@ from tailrace.disk.commit import Committer
 from tailrace.disk.partition import Partition
 from tailrace.errors import BusyError, LockedError
 from tests.collector import uncollected
-from tests.faults.inject import Injector
+from tests.faults.inject import Injector, PendingSignal
 from tests.faults.storm import locks_held
 
 JUMP_BACKWARD = dis.opmap["JUMP_BACKWARD"]
 
 
-class Last(KeyboardInterrupt):
-    """An interrupt that begins to trace again when nobody refers to it any more: what a tracer raises ends it."""
-
-    def __init__(self, again: Callable[[FrameType], None]) -> None:
-        self.again = again
-
-    def __del__(self) -> None:
-        self.again(sys._getframe(1))
-
-
 class Interrupted:
     """Interrupts a write, then the release of its lock, then so many of the loops that would try again."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, write: str, region: str, jumps: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, write: str, jumps: int) -> None:
         self.monkeypatch = monkeypatch
         self.owner = owner
         self.write = write
-        self.region = region
         self.jumps = jumps
         self.raised: list[str] = []
+        self.signal = PendingSignal()
 
     def run(self, action: Callable[[], object]) -> None:
         def interrupted(*_given: object, **_named: object) -> None:
             self.raised.append("the write")
-            raise Last(self._trace_again)
+            raise KeyboardInterrupt
 
         self.monkeypatch.setattr(self.owner, self.write, interrupted)
-        # An exception of a run before, found by the collector in a frame that is traced, would put its tracer there.
-        with uncollected():
+        with uncollected(), self.signal.handled_by(self._at_jump):
             sys.setprofile(self._at_release)
-            sys.settrace(self._begin)
             try:
                 action()
             except KeyboardInterrupt:
                 return
             finally:
                 sys.setprofile(None)
-                sys.settrace(None)
                 self.monkeypatch.undo()
 
     def _at_release(self, frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and self.raised and frame.f_code.co_name == "abandon":
             self.raised.append("the release")
-            raise Last(self._trace_again)
+            if self.jumps:
+                self.signal.pending
+            raise KeyboardInterrupt
 
-    def _begin(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        if frame.f_code.co_name == "insist" or frame.f_code.co_qualname == self.region:
-            frame.f_trace_opcodes = True
-            return self._step
-        return None
+    def _at_jump(self, _number: int, frame: FrameType) -> None:
+        at_jump = frame.f_code.co_code[frame.f_lasti] == JUMP_BACKWARD
+        self.raised.append(f"the jump in {frame.f_code.co_name}" if at_jump else f"{frame.f_code.co_name}, at no jump")
+        if len(self.raised) < 2 + self.jumps:
+            self.signal.pending
+        raise KeyboardInterrupt
 
-    def _trace_again(self, frame: FrameType) -> None:
-        if self._begin(frame, "", None) is not None:
-            frame.f_trace = self._step
-            sys.settrace(self._begin)
 
-    def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
-        at_jump = event == "opcode" and frame.f_code.co_code[frame.f_lasti] == JUMP_BACKWARD
-        if at_jump and "the release" in self.raised and len(self.raised) < 2 + self.jumps:
-            self.raised.append(f"the jump in {frame.f_code.co_name}")
-            raise Last(self._trace_again)
-        return self._step
+class InARow:
+    """Interrupts a write, then so many times whatever runs when the interpreter next looks for signals."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, write: str, more: int) -> None:
+        self.monkeypatch = monkeypatch
+        self.owner = owner
+        self.write = write
+        self.more = more
+        self.places: list[str] = []
+        self.signal = PendingSignal()
+
+    def run(self, action: Callable[[], object]) -> None:
+        def interrupted(*_given: object, **_named: object) -> None:
+            self.signal.pending
+            raise KeyboardInterrupt
+
+        self.monkeypatch.setattr(self.owner, self.write, interrupted)
+        with uncollected(), self.signal.handled_by(self._next), suppress(KeyboardInterrupt):
+            action()
+        self.monkeypatch.undo()
+
+    def _next(self, _number: int, frame: FrameType) -> None:
+        # Behind the end of the write there is nothing left to interrupt.
+        if len(self.places) < self.more and frame.f_globals["__name__"].startswith("tailrace."):
+            self.places.append(frame.f_code.co_qualname)
+            self.signal.pending
+            raise KeyboardInterrupt
 
 
 def transact(log: tailrace.Log) -> None:
@@ -132,7 +141,7 @@ def left_locked(log: tailrace.Log, kind: str, monkeypatch: pytest.MonkeyPatch, j
     if kind == "flush":
         log.topic("left").append("not synced", durable=False)
     owner, write, region, action = WRITES[kind]
-    interrupted = Interrupted(monkeypatch, owner, write, region, jumps)
+    interrupted = Interrupted(monkeypatch, owner, write, jumps)
     interrupted.run(lambda: action(log))
     loops = ["insist", "insist", region.rpartition(".")[2]][:jumps]
     assert interrupted.raised == ["the write", "the release", *[f"the jump in {name}" for name in loops]]
@@ -144,6 +153,64 @@ def left_locked(log: tailrace.Log, kind: str, monkeypatch: pytest.MonkeyPatch, j
 def test_it_takes_an_interrupt_at_each_of_three_jumps_to_leave_a_lock(log, kind, jumps, monkeypatch):
     assert not left_locked(log, kind, monkeypatch, jumps)
     assert not log.engine.store.home.leaving
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_the_next_write_releases_what_any_number_of_interrupts_in_a_row_left(log, kind, monkeypatch):
+    """Each of them at the next moment at which there can be one: none is too many, and none leaves a lock unnoted."""
+    owner, write, _, action = WRITES[kind]
+    more = 0
+    while True:
+        more += 1
+        if kind == "flush":
+            log.topic("left").append("not synced", durable=False)
+        row = InARow(monkeypatch, owner, write, more)
+        row.run(lambda: action(log))
+        left = locked(log)
+        assert not left or log.engine.store.home.leaving, row.places
+        log.topic("plain").append("on", durable=False)
+        assert not locked(log), row.places
+        assert not log.engine.store.home.leaving, row.places
+        log.topic("left").append("on")
+        if len(row.places) < more:
+            break
+    assert more > 2
+    assert [record.text for record in log.topic("left").read(last=1)] == ["on"]
+    assert "dead" not in [record.text for record in log.topic("left").read()]
+
+
+def test_the_next_write_to_the_same_partition_goes_on_from_what_was_published(log, monkeypatch):
+    """What the interrupted one had added to the index of the segment would make a seal take the segment for damaged."""
+    topic = log.topic("small", segment_bytes=4_096)
+    topic.append("there")
+    more = 0
+    while not locked(log):
+        more += 1
+        row = InARow(monkeypatch, Partition, "_store", more)
+        row.run(lambda: topic.append("dead", durable=False))
+        assert len(row.places) == more, "every one of them came up"
+    values = [f"{number:0500d}" for number in range(20)]
+    for value in values:
+        topic.append(value, durable=False)
+    assert len(list(Path(log.location).glob("topics/*-small/0/*.seg"))) > 2
+    assert [record.text for record in topic.read()] == ["there", *values]
+    assert log.verify().ok
+
+
+def test_the_next_transaction_elsewhere_releases_every_partition_of_the_interrupted_one(log, monkeypatch):
+    """It meets the journal lock, with which the others were noted."""
+    owner, write, _, action = WRITES["transact"]
+    more = 0
+    while not locked(log):
+        more += 1
+        row = InARow(monkeypatch, owner, write, more)
+        row.run(lambda: action(log))
+        assert len(row.places) == more, "every one of them came up"
+    assert len(locked(log)) == 3
+    with log.transaction() as transaction:
+        transaction.append("plain", "on")
+        transaction.append("other", "on")
+    assert not locked(log)
 
 
 @pytest.mark.parametrize("kind", WRITES)
@@ -275,6 +342,23 @@ def test_an_interrupt_while_a_note_is_taken_back_leaves_no_mutex(log):
             break
     assert number > 3
     assert not store.home.leaving
+
+
+def test_an_interrupt_while_a_partition_is_closed_leaves_no_mutex(log):
+    """As above; this thread closes one to open another, and may never write to it again."""
+    left = log.engine.store.partition(log.engine.entry("left").slots[0])
+    number = 0
+    while True:
+        number += 1
+        log.topic("left").append("on", durable=False)
+        log.engine.store.flush()
+        injector = Injector(number)
+        injector.run(left.release)
+        assert not left.lock.owned, injector.place
+        if not injector.place:
+            break
+    assert number > 5
+    assert left.descriptor == left.lock.descriptor == -1
 
 
 @pytest.mark.timeout(120)

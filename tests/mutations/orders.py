@@ -27,6 +27,7 @@ EARLY_SEGMENT = """salt = salted(files)
     early = salt_chain(salt)
     self._store(State(state.end, state.end, HEADER_BYTES, early, HAS_SEGMENT, salt, HEADER_BYTES, early, 0,
                       state.safe, state.start))"""
+BASES = "segment_bases(self.files, self.path, self.state)"
 
 UNSURE = change(f"{COMMITTER}._ready", "self.journal.make_sure(file)")
 CHAINED = change(f"{COMMITTER}._repeat", "file = self.journal.new_file(file.number + 1, following, entry.lsn)",
@@ -76,15 +77,15 @@ ORDERS = (
                  "(self.inside(partition, lambda: None, timeout), settle())")),
     # Segments.
     order("created before named", "6.4", "the order of a new segment and its state: the state comes first",
-          "deaths in a roll", LOSS, change(f"{PARTITION}._create", "salt = salted(files)", EARLY_SEGMENT)),
+          "deaths in a roll", LOSS, change(f"{PARTITION}.begin_segment", "salt = salted(files)", EARLY_SEGMENT)),
     order("sealed after the footer", "6.3", "the order of footer and sealed flag: the flag comes first",
           "deaths in a roll", "I5",
           change(f"{PARTITION}.seal", "footer = index.pack_footer()",
                  "footer = index.pack_footer(); self._store(state._replace(flags=state.flags | SEALED))")),
     order("leftovers made anew", "6.4", "the removal of a file whose creation failed: its name is used again",
           "failures in the first append", LOSS,
-          change(f"{PARTITION}._create", "files.remove_file(path)"),
-          change(f"{PARTITION}._create", "exclusive=True", "create=True")),
+          change(f"{PARTITION}.begin_segment", "files.remove_file(path)"),
+          change(f"{PARTITION}.begin_segment", "exclusive=True", "create=True")),
     order("frames chained", "2.5", "the link of a frame to the one before it", "ghost frames", LOSS,
           change("disk.segment:walk", "header.chain != chain or ", "")),
     # Commits.
@@ -133,7 +134,7 @@ ORDERS = (
                  "for source, target in [pair for pair in names if self.files.stat(pair[0]) is not None]:")),
     order("space before the promise", "4.5", "the reservation of space before the entry", "a commit on a full disk",
           "CommittedNotVisible",
-          change(f"{COMMITTER}._placed", "partition.reserve(size)")),
+          change(f"{COMMITTER}._placed", "partition.reserve(size)", "None")),
     order("changes counted", "4.2", "the count of changes that tells a committer to read the journal again",
           "a journal that fills", LOSS,
           change(f"{GENERATIONS}.changing", "words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX")),
@@ -190,8 +191,8 @@ ORDERS = (
           "I5", change(f"{PARTITION}.forget", "self.home.tails.words[self.word + START] = offset")),
     order("oldest first", "11.2", "the order of removal: the youngest go first",
           "power cuts in a trim of several segments",
-          "I5", change(f"{PARTITION}.sweep", "pairwise(self._bases())",
-                       "reversed([pair for pair in pairwise(self._bases()) if pair[1] <= self.state.start])")),
+          "I5", change(f"{PARTITION}.sweep", f"pairwise({BASES})",
+                       f"reversed([pair for pair in pairwise({BASES}) if pair[1] <= self.state.start])")),
     order("successor before the newest goes", "11.2", "the empty segment that keeps the end of an emptied partition",
           "power cuts in a trim of everything", LOSS,
           change(f"{PARTITION}.sweep", "self._create()")),

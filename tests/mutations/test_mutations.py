@@ -56,7 +56,7 @@ def test_every_sync_has_a_mutation(module):
 
 def test_the_scan_sees_a_sync_without_a_mutation():
     calls = {(call.owner, call.text): call for call in scan.calls()}
-    call = calls["disk.partition:Partition._create", "files.sync_directory"]
+    call = calls["disk.partition:Partition.sync_begun", "files.sync_directory"]
     others = [mutation for mutation in MUTATIONS if mutation.name != "segment name"]
     assert scan.covered(call, MUTATIONS)
     assert not scan.covered(call, others)

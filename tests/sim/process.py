@@ -78,6 +78,9 @@ class Process(Files):
         self.disk.clock_us += 1
         return self.disk.clock_us
 
+    def clock_ns(self) -> Callable[[], int]:
+        return lambda: self.now_us() * 1000
+
     def monotonic(self) -> float:
         self.check_alive()
         self.disk.clock_us += MONOTONIC_STEP_US
@@ -358,6 +361,9 @@ class Process(Files):
     def stat_open(self, fd: int) -> Stat:
         self.disk.step(self, "stat", (fd,))
         return _stat_of(self._open_file(fd).inode)
+
+    def start_writing(self, fd: int, position: int, count: int) -> None:
+        """Nothing: what was written may reach the simulated medium at any time, and this only asks for it."""
 
     def forget_cache(self, fd: int) -> None:
         file = self._file(fd)

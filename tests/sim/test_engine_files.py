@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from tailrace.disk import partition
 from tailrace.disk.frame import MORE, place, prepare, salt_chain
 from tailrace.disk.partition import Partition
 from tailrace.disk.recovery import Recovery
@@ -125,7 +126,7 @@ def test_retention_goes_by_the_state_not_by_the_listing():
 
 
 def test_retention_by_listing(monkeypatch):
-    mutate(monkeypatch, Partition, "_bases", "and base <= self.state.base", "")
+    mutate(monkeypatch, partition, "segment_bases", "and base <= state.base", "")
     assert half_created_successor() is not None
 
 

@@ -1,13 +1,17 @@
-"""A full disk and a commit that is on disk without room in its partitions: dropping a topic makes room all the same."""
+"""A full disk: a commit that waits for room in its partitions, and writes that give back what they took."""
 
 from __future__ import annotations
 
 import pytest
 
+from tailrace.disk.admin import Admin
 from tailrace.disk.commit import Committer
+from tailrace.disk.journal import JournalFile
+from tailrace.disk.partition import Partition
 from tailrace.disk.repair.slots import Slots
-from tailrace.errors import DiskFullError, TopicNotFoundError
+from tailrace.errors import CommittedNotVisibleError, DiskFullError, TopicNotFoundError
 from tests.sim.bench import Bench, killed
+from tests.sim.engine import TUNING
 from tests.sim.faults import Kill, Killed
 from tests.sim.mutation import mutate
 from tests.sim.repairs import mend
@@ -140,3 +144,162 @@ def test_a_repair_that_takes_no_notice_of_the_drop(monkeypatch):
     """What the dead drop wrote into the catalog is found by the next recovery, and takes acknowledged records along."""
     mutate(monkeypatch, Slots, "__init__", "any(map(is_dropping, marks))", "False")
     assert every_death(repair=True)[1] is not None
+
+
+# What a refused write took.
+
+WIDE = (("w", 0), ("w", 1), ("w", 2))
+FREE = 800
+
+
+def roomy() -> Bench:
+    """A third topic with segments that are larger than the room that is left on the disk."""
+    bench = Bench()
+    Admin(bench.a.store).create("w", {"segment_bytes": 1 << 20}, 3)
+    bench.a.topic("x", 1)
+    for place in (*WIDE, ("x", 0)):
+        bench.a.append(place)
+    bench.disk.free = FREE
+    return bench
+
+
+REFUSED = {
+    "an append": lambda writer: writer.append(("w", 0), size=40_000),
+    "an append that does not wait": lambda writer: writer.append(("w", 0), size=40_000, durable=None),
+    "a group of frames": lambda writer: writer.append(("w", 0), 4, split=True, size=10_000),
+    "a commit with room for its first part": lambda writer: writer.transact(WIDE[:2], size=1_600),
+    "a commit of staged parts": lambda writer: writer.transact(WIDE, size=70_000),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_write_gives_back_what_it_took(name):
+    bench = roomy()
+    with pytest.raises(DiskFullError):
+        REFUSED[name](bench.a)
+    assert bench.disk.free == FREE
+    bench.b.append(("x", 0), size=1_200)
+    bench.disk.free = None
+    for place in WIDE:
+        bench.b.append(place)
+    assert bench.cut() is None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_process_dies_while_it_gives_back(name):
+    """Every write goes on behind it, and nothing of the refused one is found that was not attempted."""
+    for kind in ("truncate", "remove_file"):
+        bench = roomy()
+        bench.strike(Kill(0, when="after"), kind, "/log/topics")
+        try:
+            REFUSED[name](bench.a)
+        except Killed:
+            break
+        except DiskFullError:
+            continue
+    else:
+        pytest.fail("nothing was given back")
+    bench.calm()
+    bench.b.append(("x", 0))
+    bench.disk.free = None
+    for place in WIDE:
+        bench.b.append(place)
+    bench.b.transact(WIDE)
+    assert bench.cut() is None
+
+
+def test_zeros_of_a_journal_file_are_given_back():
+    bench = roomy()
+    before = bench.disk.free = TUNING.journal_bytes - 1_000
+    # Its first file is there already: a partition that failed needs it, so a checkpoint goes on in another.
+    committer = bench.a.store.committer
+    with pytest.raises(DiskFullError):
+        committer.holding(lambda: committer.journal.new_file(2, 99, 99))
+    assert bench.disk.free == before
+    bench.b.append(("x", 0))
+    bench.disk.free = None
+    bench.b.transact(WIDE)
+    assert bench.cut() is None
+
+
+def reserved_by_another() -> Bench:
+    """a gives back everything that it does not know of; b had reserved room there, and commits into it."""
+    bench = roomy()
+    bench.disk.free = 150_000
+    bench.b.transact(WIDE[:2])
+    assert bench.disk.free < 30_000
+    with pytest.raises(DiskFullError):
+        bench.a.append(("w", 0), size=100_000)
+    assert bench.disk.free > 30_000
+    bench.disk.free = 0
+    return bench
+
+
+def test_room_that_another_process_gave_back_is_reserved_anew():
+    bench = reserved_by_another()
+    with pytest.raises(DiskFullError):
+        bench.b.transact(WIDE[:2], size=1_500)
+    bench.disk.free = None
+    bench.b.transact(WIDE[:2])
+    assert bench.cut() is None
+
+
+def test_room_that_another_process_gave_back_without_a_word(monkeypatch):
+    mutate(monkeypatch, Partition, "_give_back", "self._store(self.state)", "pass")
+    bench = reserved_by_another()
+    with pytest.raises(CommittedNotVisibleError):
+        bench.b.transact(WIDE[:2], size=1_500)
+
+
+def test_a_journal_that_keeps_its_zeros(monkeypatch):
+    mutate(monkeypatch, JournalFile, "fill", "self.cut(before)", "pass")
+    with pytest.raises(AssertionError):
+        test_zeros_of_a_journal_file_are_given_back()
+
+
+# A trim of everything, in a segment that is still written.
+
+
+def trim_everything(bench: Bench) -> None:
+    bench.a.trim(("w", 0), bench.a.at(("w", 0))[1].end)
+
+
+def full_segment() -> Bench:
+    """w holds one segment that is not sealed; the disk is full to the last byte, but for the zeros of the catalog."""
+    bench = roomy()
+    bench.disk.free = None
+    bench.a.append(("w", 0), size=5_000)
+    bench.disk.free = 0
+    return bench
+
+
+def test_a_trim_of_everything_frees_a_segment_that_is_still_written():
+    bench = full_segment()
+    trim_everything(bench)
+    assert bench.disk.free > 5_000
+    bench.disk.free = None
+    bench.b.append(("w", 0))
+    assert bench.cut() is None
+
+
+def test_a_trim_of_everything_dies_on_a_full_disk():
+    """Whatever it was about to do: the next writer goes on, the next sweep finishes it, a power cut loses nothing."""
+    finished = deaths = 0
+    while not finished:
+        bench = full_segment()
+        bench.disk.plan(Kill(bench.disk.steps + 2 * deaths + 1))
+        try:
+            trim_everything(bench)
+            finished = 1
+        except Killed:
+            deaths += 1
+        bench.calm()
+        bench.disk.free = None
+        assert bench.cut(4) is None, deaths
+        bench.b.append(("w", 0))
+        partition = bench.b.at(("w", 0))[1]
+        while Admin(bench.b.store).sweep(partition):
+            continue
+        bench.b.append(("w", 0))
+        assert bench.cut(4) is None, deaths
+    assert deaths > 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tailrace.backup.manifest import DATA, LOCK, MANIFEST, LogPart, PartitionPart, Segment, existing_manifest
 from tailrace.backup.taking import refuse_overlap
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
-from tailrace.disk.copying import Settling, copy_file, sync_all
+from tailrace.disk.copying import Settling, copy_file
 from tailrace.disk.files import remove_tree
 from tailrace.disk.opening import (
     IDENTITY_NAME,
@@ -19,9 +19,11 @@ from tailrace.disk.opening import (
 )
 from tailrace.disk.recovery import Recovered, Recovery, Survey
 from tailrace.disk.segment import segment_name
+from tailrace.disk.syncing import sync_all
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError
 from tailrace.names import escape, is_internal, topic_directory
 from tailrace.namespaces import NAMESPACES
+from tailrace.raised import by_system
 from tailrace.types import Damage, RestoreReport
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class _Restore:
             if not log.namespace:
                 # Should it come back after a cut, it says nothing beside an identity.
                 files.remove_file(f"{self.to}/{RESTORING_NAME}")
-        except OSError:
+        except by_system():
             # A name whose sync failed counts as synced: what is not surely a log must not be taken for one, nor stand
             # in the way of the next restore.
             if files.stat(f"{path}/{IDENTITY_NAME}") is not None:
@@ -119,7 +121,7 @@ class _Restore:
         """Keep a backup from being renewed meanwhile; one that cannot be locked is not written to either."""
         try:
             self.locks.append(self.files.open(f"{self.backup}/{LOCK}"))
-        except OSError:
+        except by_system():
             return
         if not self.files.lock(self.locks[-1], shared=True):
             pid = self.files.lock_holder(self.locks[-1])

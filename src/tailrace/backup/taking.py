@@ -22,6 +22,7 @@ from tailrace.disk.opening import (
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, StorageError
 from tailrace.names import is_internal
 from tailrace.namespaces import is_there, nameless_in, namespace_path
+from tailrace.raised import by_system
 from tailrace.types import BackupReport
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Backup:
         own = source.store.home.log_id.hex()
         try:
             self._prepare(source.location, own)
-        except OSError as error:
+        except by_system() as error:
             if error.errno == errno.EROFS and is_untyped(error):
                 raise self._not_writable(error) from error
             raise
@@ -266,7 +267,7 @@ class Backup:
         """Remove what the manifest on disk does not name."""
         try:
             remove(self.files, *unnamed(self.files, self.to, manifest.names()))
-        except OSError as error:
+        except by_system() as error:
             raise StorageError(
                 f"The backup in {self.to} is new and whole, but what it no longer needs could not be removed: "
                 f"{error.filename or self.to}: {error.strerror or error}.",

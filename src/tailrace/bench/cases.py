@@ -15,7 +15,7 @@ SIZE = "bytes/record"
 
 
 class Goal(NamedTuple):
-    """A bound for one figure of a case: its median, its ratio or its 99th percentile."""
+    """A bound for one figure of a case: its median, its ratio, its lead or its 99th percentile."""
 
     figure: str
     at_least: float | None = None
@@ -56,6 +56,8 @@ class Case:
     told: str = ""
     # Whether it is the same in every round, so that one is enough.
     once: bool = False
+    # Whether it is a system that others of the same work are compared with: a lead is against the best of these.
+    peer: bool = False
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Result:
     case: Case
     rounds: list[list[float]] = field(default_factory=list)
     ratio: float | None = None
+    # The ratio to the best peer of the same work.
+    lead: float | None = None
 
     @property
     def values(self) -> list[float]:
@@ -92,6 +96,8 @@ class Result:
         """A figure by the name that goals use."""
         if name == "ratio":
             return self.ratio
+        if name == "lead":
+            return self.lead
         return self.p99 if name == "p99" else self.median
 
     def verdicts(self) -> list[tuple[Goal, bool]]:

@@ -51,10 +51,18 @@ def run(
 
 
 def relate(results: Sequence[Result]) -> None:
-    """The ratio of each case to the one that it is against: the median of the ratios within the rounds."""
+    """The ratio of each case to the one that it is against, and its lead over the best peer of the same work."""
     named = {result.case.name: result for result in results if result.case.name}
     for result in results:
         other = named.get(result.case.against)
         if other is not None:
-            rounds = range(min(len(result.rounds), len(other.rounds)))
-            result.ratio = median([result.of_round(number) / other.of_round(number) for number in rounds])
+            result.ratio = _ratio(result, other)
+        peers = [each for each in results if each.case.peer and each.case.work == result.case.work]
+        if peers and not result.case.peer:
+            result.lead = min(_ratio(result, peer) for peer in peers)
+
+
+def _ratio(result: Result, other: Result) -> float:
+    """The median of the ratios within the rounds."""
+    rounds = range(min(len(result.rounds), len(other.rounds)))
+    return median([result.of_round(number) / other.of_round(number) for number in rounds])

@@ -37,6 +37,7 @@ from tailrace.errors import (
     TopicNotFoundError,
 )
 from tailrace.limits import PARTITIONS_MAX, SLOTS_MAX, TOPIC_ID_MAX
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
@@ -49,6 +50,8 @@ CATALOG_SEGMENT_BYTES = 1 << 20
 CATALOG_BYTES_A_TOPIC = 1_024
 # Zeros ahead of the catalog's last record, for the records that free space on a full disk.
 CATALOG_AHEAD_BYTES = 64 * 1_024
+# The part of these zeros that a trim on a full disk uses for the empty segment after the one that it removes.
+LENT_BYTES = 16 * 1_024
 # With less than this free, no new catalog segment is begun for such a record.
 CATALOG_FREE_BYTES_MIN = 1 << 20
 # Segments removed under one hold of a partition's lock: writers take turns with a long removal.
@@ -131,11 +134,13 @@ class Admin:
 
         forgotten = self._alone(change, freeing=True)
         entry = self.store.catalog.by_id.get(topic_id)
-        if forgotten and entry is not None:
-            partition = self.store.partition(entry.slots[index])
+        partition = None if entry is None else self.store.partition(entry.slots[index])
+        if partition is not None and (forgotten or partition.spent):
             try:
                 while self.sweep(partition):
                     continue
+                if partition.spent and not self.store.tails.words[partition.word + PENDING]:
+                    raise DiskFullError("The disk is full: there is no room to begin the segment that is to be empty.")
             except StorageError as error:
                 error.hint = "The records are trimmed; what is left of their files goes with the next trim or vacuum."
                 raise
@@ -192,7 +197,21 @@ class Admin:
         store = self.store
         store.check_writable()
         store.make_way([partition])
-        return store.inside(partition, partial(partition.sweep, SWEEP_SEGMENTS_MAX), timeout)
+        sweep = partial(store.inside, partition, partial(partition.sweep, SWEEP_SEGMENTS_MAX), timeout)
+        removed = sweep()
+        if removed or not partition.spent:
+            return removed
+
+        def lend() -> int:
+            catalog = store.catalog_partition
+            size = store.inside(catalog, partial(catalog.lend, LENT_BYTES, CATALOG_AHEAD_BYTES // 2))
+            try:
+                return sweep()
+            finally:
+                store.inside(catalog, partial(catalog.restore, size))
+
+        # On a full disk the successor of the newest segment gets its room from the zeros of the catalog.
+        return self._alone(lend, freeing=True)
 
     def sweep_catalog(self) -> int:
         """Remove the catalog's segments before the newest snapshot; how many that were."""
@@ -266,7 +285,7 @@ class Admin:
                 if store.files.stat(path) is not None:
                     remove_tree(store.files, path)
                     store.files.sync_directory(f"{store.path}/topics")
-            except OSError as error:
+            except by_system() as error:
                 failed = storage_error(error, "removing the files of a dropped topic", path)
                 hint = f"The topic is dropped; what is left in {path} takes up space and can be removed by hand."
                 failed.hint = hint  # type: ignore[attr-defined]

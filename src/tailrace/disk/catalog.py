@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 from tailrace.errors import CorruptionError
 from tailrace.limits import (
     DURATION_SECONDS_MAX,
-    SEGMENT_AGE_SECONDS_DEFAULT,
-    SEGMENT_BYTES_DEFAULT,
     SEGMENT_BYTES_MAX,
     SLOTS_MAX,
     TOPIC_ID_MAX,
 )
 from tailrace.names import topic_directory
+from tailrace.options import segment_age_of, segment_bytes_of
 
 CATALOG_SLOT = 0
 CATALOG_INCARNATION = 1
@@ -39,12 +38,14 @@ class TopicEntry(NamedTuple):
     @property
     def segment_bytes(self) -> int:
         """When a segment is full."""
-        return int(self.settings.get("segment_bytes", SEGMENT_BYTES_DEFAULT))
+        given = self.settings.get("segment_bytes")
+        return segment_bytes_of(None, self.settings.get("retain_bytes")) if given is None else int(given)
 
     @property
     def segment_age(self) -> float:
         """When a segment is old, in seconds."""
-        return float(self.settings.get("segment_age", SEGMENT_AGE_SECONDS_DEFAULT))
+        given = self.settings.get("segment_age")
+        return segment_age_of(None, self.settings.get("retain")) if given is None else float(given)
 
 
 class SlotPlace(NamedTuple):

@@ -23,6 +23,7 @@ from tailrace.disk.lock import DirectoryLock, Reentered, insist
 from tailrace.disk.partition import Partition, frames_size
 from tailrace.disk.segment import segment_name
 from tailrace.disk.staging import Write, discard, gone, stage
+from tailrace.disk.syncing import sync_all
 from tailrace.disk.tails import (
     DIRTY,
     END,
@@ -47,8 +48,10 @@ from tailrace.errors import (
     DiskFullError,
     DurabilityError,
     LimitError,
+    TailraceError,
 )
 from tailrace.limits import ADOPT_BYTES_MIN, INLINE_BYTES_MAX, PARTICIPANTS_MAX
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CHECKPOINT_SHARE = 0.75
+# The most partitions that a checkpoint locks and opens at a time in order to sync them together.
+SETTLED_TOGETHER_MAX = 64
 MAKE_ROOM = (
     "Nothing of this call was kept and reading goes on; drop a topic, trim another partition or remove other files, "
     "then try again."
@@ -89,6 +94,8 @@ class Committer:
         # The entry this process synced last: it needs no second copy to be believed.
         self.own_lsn = -1
         self.entered: list[Partition] = []
+        # How long the segments of a commit were before room for it was reserved.
+        self.grown: list[tuple[Partition, int]] = []
         # Salts of staged segments that an entry names, whatever became of it: these are not ours to remove.
         self.named: set[int] = set()
 
@@ -226,16 +233,24 @@ class Committer:
                 write.partition.expect(write.expect)
             if write.guard is not None:
                 write.guard()
+        self._make_room(writes, sizes)
         steps: list[tuple[Partition, Part, State]] = []
         states: dict[int, State] = {}
         firsts = []
-        for write, size in zip(writes, sizes, strict=True):
-            partition, before = write.partition, states.get(write.partition.slot)
-            part, after = self._adopted(write, before) if write.staged else self._placed(write, size, before)
-            firsts.append((before or partition.state).end)
-            states[partition.slot] = after
-            steps.append((partition, part, after))
-        self._journal(file, steps)
+        self.grown = []
+        try:
+            for write, size in zip(writes, sizes, strict=True):
+                partition, before = write.partition, states.get(write.partition.slot)
+                part, after = self._adopted(write, before) if write.staged else self._placed(write, size, before)
+                firsts.append((before or partition.state).end)
+                states[partition.slot] = after
+                steps.append((partition, part, after))
+            self._journal(file, steps)
+        except by_system(OSError, TailraceError):
+            if not words[UNRESOLVED_WORD]:
+                for partition, length in self.grown:
+                    partition.cut(length)
+            raise
         pending, failed = self._apply(steps)
         home.tails.wake()
         if pending or failed:
@@ -243,6 +258,17 @@ class Committer:
                 f"The commit is on disk, but {pending + failed} of its {len(states)} partitions cannot show it yet."
             )
         return firsts
+
+    def _make_room(self, writes: Sequence[Write], sizes: Sequence[int]) -> None:
+        """Have an active segment wherever frames go, rolled where that is due; those that begin are synced together."""
+        begun: dict[Partition, State] = {}
+        for write, size in zip(writes, sizes, strict=True):
+            partition = write.partition
+            if write.staged is None and partition not in begun and not partition.has_room(size):
+                begun[partition] = partition.begin_segment()
+        sync_all(Partition.sync_begun, [*begun])
+        for partition, state in begun.items():
+            partition.name_segment(state)
 
     def _adopted(self, write: Write, before: State | None) -> tuple[Part, State]:
         """What the journal says of a staged segment, and the state after it. Seals what is before it.
@@ -271,11 +297,10 @@ class Committer:
         return part, after
 
     def _placed(self, write: Write, size: int, before: State | None) -> tuple[Part, State]:
-        """What the journal says of frames, with room for them, and the state after them. Rolls where that is due."""
+        """What the journal says of frames, with room for them, and the state after them."""
         partition, frames = write.partition, write.frames
         if before is not None:
             raise ValueError(ONE_WRITE)
-        partition.make_room(size)
         state = self._without_hole(partition)
         end, base, position, chain, flags, salt, synced, synced_chain, _, safe, start = state
         last = position
@@ -286,7 +311,9 @@ class Committer:
             placed = place(frames, end - base, chain)
             data, chain = b"".join(placed.buffers), placed.chain
             end, last = end + placed.span, position + placed.last
-        partition.reserve(size)
+        length = partition.reserve(size)
+        if length is not None:
+            self.grown.append((partition, length))
         part = _part(Part, (WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data))
         after = (end, base, position + size, chain, flags, salt, synced, synced_chain, last, safe, start)
         return part, _state(State, after)
@@ -312,7 +339,7 @@ class Committer:
         self.journal.changing()
         try:
             position, chain = file.write_entry(parts)
-        except OSError as error:
+        except by_system() as error:
             if any(file.follow()):
                 # The entry is whole all the same, so a replay would find it: as if this process had died.
                 self.journal.close()
@@ -355,7 +382,7 @@ class Committer:
                 if partition.state.salt != state.salt or some[-1][1].kind == WRITE:
                     self._apply_parts(partition, [part for _, part, _ in some])
                 done.append((partition, state))
-            except OSError as error:
+            except by_system() as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     pending += 1
                     continue
@@ -522,7 +549,7 @@ class Committer:
             self.journal.changing()
             try:
                 position, chain = file.write_entry(entry.parts)
-            except OSError as error:
+            except by_system() as error:
                 raise storage_error(error, "writing to the journal", file.path) from error
             file.sync()
         except DurabilityError:
@@ -555,10 +582,11 @@ class Committer:
         self.home.check_writable()
         if words[UNRESOLVED_WORD]:
             self.resolve_locked()
+        dirty = {slot: mark for slot, mark in enumerate(self.home.tails.column(DIRTY, words[SLOTS_WORD])) if mark}
         pinned = []
-        for slot, mark in enumerate(self.home.tails.column(DIRTY, words[SLOTS_WORD])):
-            if mark and not self._settle(slot, failures):
-                pinned.append(mark)
+        slots = [*dirty]
+        for at in range(0, len(slots), SETTLED_TOGETHER_MAX):
+            pinned += [dirty[slot] for slot in self._settle(slots[at : at + SETTLED_TOGETHER_MAX], failures)]
         if not self.journal.exist():
             return failures
         file = self.journal.newest()
@@ -572,29 +600,43 @@ class Committer:
         self.home.tails.sync()
         return failures
 
-    def _settle(self, slot: int, failures: list[DurabilityError]) -> bool:
-        """Sync one dirty partition; False when it failed, earlier or now, which is noted."""
-        partition = self.locate(slot)
-        if partition is None or not partition.alive:
-            return True
-        if partition.failed:
-            return False
-        idle = partition.lock.descriptor < 0
-        self._enter(partition)
-        try:
-            partition.settle()
-        except DurabilityError as error:
-            error.hint = JOURNAL_HAS_IT
-            failures.append(error)
-            partition.abandon()
+    def _settle(self, slots: Sequence[int], failures: list[DurabilityError]) -> list[int]:
+        """Sync dirty partitions; those that failed, earlier or now, which is noted."""
+        kept, entered, idle = [], [], []
+        for slot in slots:
+            partition = self.locate(slot)
+            if partition is None or not partition.alive:
+                continue
+            if partition.failed:
+                kept.append(slot)
+                continue
+            if partition.lock.descriptor < 0:
+                idle.append(partition)
+            self._enter(partition)
+            entered.append(partition)
+        failed: dict[Partition, DurabilityError] = {}
+
+        def settle(partition: Partition) -> None:
+            try:
+                partition.settle()
+            except DurabilityError as error:
+                error.hint = JOURNAL_HAS_IT
+                failed[partition] = error
+
+        sync_all(settle, entered)
+        for partition in entered:
+            if partition in failed:
+                kept.append(partition.slot)
+                failures.append(failed[partition])
+                partition.abandon()
+            else:
+                partition.leave()
             self.entered.remove(partition)
-            return False
-        partition.leave()
-        self.entered.remove(partition)
-        if idle:
-            # Opened for this alone: many dirty partitions must not use up the descriptors.
-            partition.retire()
-        return True
+        for partition in idle:
+            if partition not in failed:
+                # Opened for this alone: many dirty partitions must not use up the descriptors.
+                partition.retire()
+        return kept
 
     def forget(self) -> None:
         """In a forked child: close what was inherited."""

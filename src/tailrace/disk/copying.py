@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import crc32c, salt_chain
 from tailrace.disk.recovery import Place, follow_chain
 from tailrace.disk.segment import HEADER_BYTES, read_footer, read_segment_header, walk
+from tailrace.disk.syncing import sync_all
 from tailrace.errors import VersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tailrace.disk.files import Files
 
 PIECE_BYTES = 4 << 20
-Item = TypeVar("Item")
 
-# Copies that are synced together, and how many threads do that.
+# Copies that are synced together.
 SETTLED_FILES_MAX = 64
 SETTLED_BYTES_MAX = 32 << 20
-SYNCED_TOGETHER_MIN = 32
-SYNC_THREADS = 8
 
 
 class Wanted(NamedTuple):
@@ -76,6 +74,9 @@ def copy_segment(
     except VersionError as error:
         span, wrong = 0, str(error)
     pipe.finish()
+    if pipe.reached < size and wrong is None:
+        # All frames are there: the file ends in the padding behind the last one.
+        pipe.pad()
     if pipe.reached < size:
         wrong = wrong or f"the file ends at {pipe.reached}, not at {size}"
     identity = identify(files, source, wanted) or Identity(0, pipe.reached, 0)
@@ -147,12 +148,19 @@ class _Pipe:
     def _next(self) -> bytes:
         data = self.files.read(self.source, min(PIECE_BYTES, self.size - self.reached), self.reached)
         if data:
-            self.files.write(self.target, data, self.reached)
-            self.crc = crc32c(data, self.crc)
-            self.reached += len(data)
-            if self.tell is not None:
-                self.tell(len(data))
+            self._put(data)
         return data
+
+    def _put(self, data: bytes) -> None:
+        self.files.write(self.target, data, self.reached)
+        self.crc = crc32c(data, self.crc)
+        self.reached += len(data)
+        if self.tell is not None:
+            self.tell(len(data))
+
+    def pad(self) -> None:
+        """Write zeros for what the file lacks of its size."""
+        self._put(bytes(self.size - self.reached))
 
     def finish(self) -> None:
         """Copy what no walk asked for: footers, and what lies behind a damage."""
@@ -198,16 +206,3 @@ class Settling:
         for descriptor, _, _ in written:
             self.files.close(descriptor)
         return written
-
-
-def sync_all(sync: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Sync many things, several at a time: they share the commits of the file system, which are most of the cost."""
-    if len(items) < SYNCED_TOGETHER_MIN:
-        for item in items:
-            sync(item)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(SYNC_THREADS, "tailrace-sync") as pool:
-        for _ in pool.map(sync, items):
-            pass

@@ -27,6 +27,7 @@ from tailrace.disk.tails import (
     newest_block,
 )
 from tailrace.names import is_internal
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,7 +100,7 @@ class Moment:
         store = self.store
         try:
             self._make_directory()
-        except OSError as error:
+        except by_system() as error:
             if error.errno not in _NO_LINKS:
                 raise
             # Also when the disk is full: then a backup is wanted most.
@@ -231,7 +232,7 @@ class Moment:
         except FileNotFoundError:
             # Removed meanwhile: whoever did that has recorded it in the catalog.
             found.pop(base, None)
-        except OSError as error:
+        except by_system() as error:
             if error.errno not in _NO_LINKS:
                 raise
             self.linking = False

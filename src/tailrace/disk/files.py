@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +26,7 @@ if sys.platform == "win32":
 import fcntl
 
 from tailrace.disk.watch import Watch
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -43,6 +44,7 @@ _REMOVE_LOOKS_MAX = 64
 # Bound once: an attribute look-up on a module costs a twentieth of the system call it leads to.
 _pread, _pwrite, _pwritev = os.pread, os.pwrite, os.pwritev
 _flock = fcntl.flock
+_advise, _DONT_NEED = getattr(os, "posix_fadvise", None), getattr(os, "POSIX_FADV_DONTNEED", 0)
 _time_ns = time.time_ns
 _EXCLUSIVE, _SHARED, _UNLOCK = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN
 _EXCLUSIVE_NOW, _SHARED_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB
@@ -107,6 +109,12 @@ class Files:
     def now_us(self) -> int:
         """Microseconds since 1970, UTC."""
         return _time_ns() // 1000
+
+    def clock_ns(self) -> Callable[[], int]:
+        """A function that reads the clock of `now_us` in nanoseconds: half the price where every record asks."""
+        if type(self).now_us is _NOW_US:
+            return _time_ns
+        return lambda: self.now_us() * 1000
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -290,11 +298,22 @@ class Files:
         """Raise a file event for every Watch on the open file: a store into a mapping raises none."""
         _raise_event(fd, position)
 
+    def start_writing(self, fd: int, position: int, count: int) -> None:
+        """Let the kernel begin to write out less than a page of bytes, and return at once: a hint, never a sync.
+
+        DONTNEED drops whole pages of its range only, so what is less than a page stays in memory for readers.
+        """
+        if _advise is not None:
+            try:
+                _advise(fd, position, count, _DONT_NEED)
+            except by_system():
+                # A file system without hints; what matters is the sync that follows.
+                return
+
     def forget_cache(self, fd: int) -> None:
         """Let the page cache go of what it has of a file and is on the medium, so that reading shows the medium."""
-        advise = getattr(os, "posix_fadvise", None)
-        if advise is not None:
-            advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if _advise is not None:
+            _advise(fd, 0, 0, _DONT_NEED)
 
     def lock(self, fd: int, *, shared: bool = False, timeout: float = 0.0) -> bool:
         """flock the open file of `fd`, exclusively unless `shared`; False when it was not to be had in `timeout`.
@@ -318,7 +337,7 @@ class Files:
         try:
             with open("/proc/locks", encoding="ascii") as file:
                 lines = file.readlines()
-        except OSError:
+        except by_system():
             return None
         stat = os.fstat(fd)
         exact = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
@@ -347,6 +366,9 @@ class Files:
         return Watch(path, closes)
 
 
+_NOW_US = Files.now_us
+
+
 def _stat_of(result: os.stat_result) -> Stat:
     return Stat(result.st_size, result.st_dev, result.st_ino, (result.st_mode & 0o170000) == 0o040000)
 
@@ -359,7 +381,7 @@ def _hand_over(path: str, descriptor: int | None = None) -> None:
         try:
             os.chown(made, parent.st_uid, parent.st_gid)
             os.chmod(made, parent.st_mode & (0o7777 if descriptor is None else 0o666))
-        except OSError:
+        except by_system():
             # Where even root may not, it stays root's.
             return
 
@@ -473,7 +495,7 @@ def remove_tree(files: Files, path: str) -> None:
         try:
             files.remove_directory(path)
             break
-        except OSError as error:
+        except by_system() as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or look == _REMOVE_LOOKS_MAX - 1:
                 raise
 
@@ -507,7 +529,7 @@ class _Waiter:
             self._request = None
             try:
                 _flock(request.duplicate, request.operation)
-            except OSError as error:
+            except by_system() as error:
                 request.error = error
             _duplicates.discard(request.duplicate)
             os.close(request.duplicate)

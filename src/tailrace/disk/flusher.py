@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tailrace.threads import OneThread
+
 
 class Flusher:
     """Calls `flush` about every `interval` seconds, or earlier when an append asked for it.
@@ -21,16 +23,13 @@ class Flusher:
         self.guard = threading.Lock()
         self.changed = threading.Condition()
         self.deadline: float | None = None
-        self.thread: threading.Thread | None = None
+        self.loop = OneThread(self._run, "tailrace-flusher")
         self.stopped = False
 
     def start(self) -> None:
         """Make sure that the thread runs."""
-        if self.thread is None and not self.stopped:
-            with self.changed:
-                if self.thread is None:
-                    self.thread = threading.Thread(target=self._run, name="tailrace-flusher", daemon=True)
-                    self.thread.start()
+        if not self.stopped:
+            self.loop.start()
 
     def within(self, seconds: float) -> None:
         """Flush at the latest in so many seconds."""
@@ -47,9 +46,7 @@ class Flusher:
         with self.changed:
             self.stopped = True
             self.changed.notify()
-        thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10.0)
+        self.loop.join(10.0)
 
     def _run(self) -> None:
         while self._wait():

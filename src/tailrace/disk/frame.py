@@ -130,6 +130,11 @@ class Header(NamedTuple):
         return HEADER_BYTES + self.body_length + 7 & ~7
 
     @property
+    def length(self) -> int:
+        """Bytes of the frame itself: the padding behind them is no data, and a file may end in it."""
+        return HEADER_BYTES + self.body_length
+
+    @property
     def more(self) -> bool:
         """Whether the next frame belongs to the same write."""
         return bool(self.flags & MORE)
@@ -158,8 +163,13 @@ def prepare(
     headers: Sequence[bytes] | None,
     times: int | Sequence[int],
     codec: int = 0,
+    since: int = 0,
+    bytes_max: int | None = None,
 ) -> list[Prepared]:
-    """Build as few frames as hold the records; all but the last are flagged MORE."""
+    """Build as few frames as hold the records; all but the last are flagged MORE. Times are counted from `since`.
+
+    LimitError, before any is built, when the records have more bytes than `bytes_max`.
+    """
     count = len(values)
     for name, given in (("keys", keys), ("headers", headers), ("times", times)):
         if given is not None and not isinstance(given, int) and len(given) != count:
@@ -171,10 +181,12 @@ def prepare(
     header_column = _BlobColumn(headers) if headers is not None and any(headers) else None
     present = [column for column in (value_column, key_column, header_column) if column is not None]
     if count <= FRAME_RECORDS_MAX and sum(column.ends[-1] for column in present) <= FRAME_BYTES_TARGET:
-        return [_assemble(value_column, key_column, header_column, times, codec)]
+        return [_assemble(value_column, key_column, header_column, times, codec, since)]
     weights = value_column.ends
     for column in present[1:]:
         weights = list(map(add, weights, column.ends))
+    if bytes_max is not None:
+        check_total(weights[-1], bytes_max)
     frames = []
     for first, stop in cuts(weights):
         frame = _assemble(
@@ -183,9 +195,19 @@ def prepare(
             header_column and header_column.cut(first, stop),
             times if isinstance(times, int) else times[first:stop],
             codec,
+            since,
         )
         frames.append(frame if stop == count else frame._replace(flags=frame.flags | MORE))
     return frames
+
+
+def check_total(size: int, maximum: int) -> None:
+    """Refuse more bytes than one write to a partition can take."""
+    if size > maximum:
+        raise LimitError(
+            f"One call would write {size:,} bytes to one partition; the maximum is {maximum:,}.",
+            hint="Nothing of this call was written; write in smaller parts, or let a producer() do it.",
+        )
 
 
 def join(frames: Sequence[Prepared]) -> Sequence[Prepared]:
@@ -204,15 +226,15 @@ def join(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     return prepare(values, keys, headers, times)
 
 
-def cuts(ends: Sequence[int]) -> list[tuple[int, int]]:
-    """Split records whose bytes add up to `ends` (count + 1 numbers from 0) into stretches of a frame each."""
+def cuts(ends: Sequence[int], first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+    """Split records whose bytes add up to `ends` (count + 1 numbers) into stretches of a frame each."""
     ranges = []
-    first, count = 0, len(ends) - 1
-    while first < count:
-        fitting = bisect_right(ends, ends[first] + FRAME_BYTES_TARGET, first + 1) - 1
-        stop = min(max(fitting, first + 1), first + FRAME_RECORDS_MAX)
-        ranges.append((first, stop))
-        first = stop
+    last = len(ends) - 1 if stop is None else stop
+    while first < last:
+        fitting = bisect_right(ends, ends[first] + FRAME_BYTES_TARGET, first + 1, last + 1) - 1
+        upper = min(max(fitting, first + 1), first + FRAME_RECORDS_MAX)
+        ranges.append((first, upper))
+        first = upper
     return ranges
 
 
@@ -347,12 +369,13 @@ def _assemble(
     headers: _BlobColumn | None,
     times: int | Sequence[int],
     codec: int,
+    since: int,
 ) -> Prepared:
     count = len(values.items)
     if isinstance(times, int):
-        flags, low, high, column = 0, times, times, b""
+        flags, low, high, column = 0, since + times, since + times, b""
     else:
-        flags, low, high, column = time_column(times)
+        flags, low, high, column = time_column(times, since)
     # All items are joined once, straight into the body.
     pieces: list[bytes] = [column, PADDING[-len(column) & 7]]
     length = len(column) + 7 & ~7
@@ -378,14 +401,20 @@ def _assemble(
     return _seal(flags, count, raw, low, high, codec)
 
 
-def time_column(times: Sequence[int]) -> tuple[int, int, int, bytes]:
+def time_column(times: Sequence[int], since: int = 0) -> tuple[int, int, int, bytes]:
     """Flag, smallest, largest and column (empty when all are equal) of a frame's timestamps."""
-    low, high = min(times), max(times)
+    if since:
+        # They were taken from a clock, so they are nearly always in order: then sorting is the cheapest look at all.
+        ordered = sorted(times)
+        low, high = ordered[0], ordered[-1]
+    else:
+        low, high = min(times), max(times)
     if low == high:
-        return 0, low, high, b""
+        return 0, since + low, since + high, b""
     if high - low <= DELTA_MAX:
-        return TIMES_DELTA, low, high, pack(f"<{len(times)}i", *[time - low for time in times])
-    return TIMES_FULL, low, high, pack(f"<{len(times)}q", *times)
+        deltas = [time - low for time in times] if low else times
+        return TIMES_DELTA, since + low, since + high, pack(f"<{len(times)}i", *deltas)
+    return TIMES_FULL, since + low, since + high, pack(f"<{len(times)}q", *[since + time for time in times])
 
 
 def _body_of_one(value: bytes | None, key: bytes | None, headers: bytes) -> tuple[int, bytes]:

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.limits import STATS_PAGES_MAX
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map
@@ -136,11 +137,22 @@ class Gauges:
         return gauges
 
     def appended(self, records: int, bytes_: int, seconds: float) -> None:
-        """Count one append."""
+        """Count what one call wrote, and how long its caller waited."""
         heard = self._heard
         heard.append((records, bytes_, seconds))
         if len(heard) >= HEARD_MAX:
             self._tally()
+
+    def wrote(self, records: int, bytes_: int) -> None:
+        """Count what was written for calls that are not over yet: how long each waited is told by `waited`."""
+        with self._mutex:
+            counts = self._counts
+            counts[RECORDS] += records
+            counts[BYTES] += bytes_
+
+    def waited(self, seconds: float) -> None:
+        """Count how long the caller of an append waited, whose records are counted already."""
+        self.appended(0, 0, seconds)
 
     def _tally(self) -> None:
         """Count what was only noted so far: many at once cost a third of as many one by one."""
@@ -222,7 +234,7 @@ class Gauges:
                     self._store(now_us, leave)
                 finally:
                     self._files.unlock(self._descriptor)
-        except OSError:
+        except by_system():
             # Nothing depends on these numbers, so a full disk must not fail the call they are about.
             self._drop()
 
@@ -341,7 +353,7 @@ class Gauges:
         try:
             if descriptor >= 0:
                 self._files.close(descriptor)
-        except OSError:
+        except by_system():
             pass  # Nothing was to be kept, and the descriptor is gone all the same.
 
 

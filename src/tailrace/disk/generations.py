@@ -18,6 +18,8 @@ from tailrace.disk.journal import (
 from tailrace.disk.partition import salted
 from tailrace.disk.tails import CHANGES_WORD, WORD_MAX
 from tailrace.errors import CorruptionError, DurabilityError
+from tailrace.options import format_size
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -113,17 +115,21 @@ class Generations:
         try:
             file.open(create=True)
             self.file = file
-            self._fill(file)
-        except OSError as error:
+            if file.size and not file.holds_entries():
+                # Its maker died while it wrote zeros: were they kept, they would stay on a full disk.
+                file.cut(0)
+            file.fill(self.home.tuning.journal_bytes)
+        except by_system() as error:
             self.close()
-            raise storage_error(error, "creating a journal file", file.path) from error
+            size = format_size(self.home.tuning.journal_bytes)
+            raise storage_error(error, f"creating a journal file of {size}", file.path) from error
         self.start(file, generation, generation, lsn)
         return file
 
     def _fill(self, file: JournalFile) -> None:
         try:
             file.fill(self.home.tuning.journal_bytes)
-        except OSError as error:
+        except by_system() as error:
             raise storage_error(error, "filling a journal file", file.path) from error
 
     def start(self, file: JournalFile, first: int, generation: int, lsn: int) -> None:
@@ -133,7 +139,7 @@ class Generations:
         try:
             file.write_generation(first, generation, salt, lsn)
             self.files.sync_directory(self.directory)
-        except OSError as error:
+        except by_system() as error:
             # As if this process had died: the next holder writes the header again before it relies on it.
             self.close()
             raise storage_error(error, "starting a journal generation", file.path) from error
@@ -156,7 +162,7 @@ class Generations:
                 self.files.rename(file.path, f"{file.path}.new")
                 self.files.rename(f"{file.path}.new", file.path)
                 self.files.sync_directory(self.directory)
-            except OSError as error:
+            except by_system() as error:
                 self.close()
                 raise storage_error(error, "writing a journal header again", file.path) from error
             except DurabilityError:

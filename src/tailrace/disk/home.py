@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from tailrace.disk.tails import LOG_FAILED_WORD
 from tailrace.errors import (
+    CorruptionError,
     DiskFullError,
     DurabilityError,
     LockedError,
@@ -16,6 +17,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
+from tailrace.raised import by_system, is_from_handler
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -39,7 +41,10 @@ class Abandonable(Protocol):
 class Home:
     """One open directory: its files, its tails, and how long a wait may take."""
 
-    __slots__ = ("files", "gauges", "leaving", "log_id", "on_seal", "path", "replaceable", "tails", "timeout", "tuning")
+    __slots__ = (
+        "files", "gauges", "leaving", "log_id", "name_damage", "on_seal", "path", "replaceable", "tails", "timeout",
+        "tuning",
+    )  # fmt: skip
 
     def __init__(self, files: Files, path: str, log_id: bytes, tails: Tails, tuning: Tuning, timeout: float) -> None:
         self.files = files
@@ -56,12 +61,14 @@ class Home:
         self.leaving: dict[DirectoryLock, Abandonable] = {}
         # Called after a segment was sealed, under its partition's lock; it returns at once.
         self.on_seal: Callable[[], None] | None = None
+        # Puts the topic of a slot, and the records of its newest segment that cannot be read, into an error.
+        self.name_damage: Callable[[int, CorruptionError], None] | None = None
 
     def is_gone(self) -> bool:
         """Whether the tails at this path are no longer the open ones."""
         try:
             here, there = self.files.stat(self.tails.path), self.files.stat_open(self.tails.descriptor)
-        except OSError:
+        except by_system():
             # A path that cannot be looked at just now says nothing.
             return False
         return here is None or (here.device, here.inode) != (there.device, there.inode)
@@ -88,7 +95,7 @@ class Home:
 
 def is_untyped(error: BaseException) -> TypeGuard[OSError]:
     """Whether an error came from the operating system and was not yet turned into one of ours."""
-    return isinstance(error, OSError) and not isinstance(error, TailraceError)
+    return isinstance(error, OSError) and not isinstance(error, TailraceError) and not is_from_handler(error)
 
 
 def storage_error(error: OSError, what: str, path: str | None = None) -> Exception:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.frame import crc32c
 from tailrace.errors import CorruptionError, DurabilityError, VersionError
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
+from tailrace.raised import Tolerating, by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -224,11 +225,27 @@ class JournalFile:
             yield from self.follow(whole=True)
 
     def fill(self, size: int) -> None:
-        """Write zeros up to the full size, so that syncing an entry commits no metadata."""
-        while self.size < size:
-            count = min(FILL_BYTES, size - self.size)
-            self.files.write(self.descriptor, bytes(count), self.size)
-            self.size += count
+        """Write zeros up to the full size, so that syncing an entry commits no metadata; all of them, or none."""
+        before = self.size
+        try:
+            while self.size < size:
+                count = min(FILL_BYTES, size - self.size)
+                self.files.write(self.descriptor, bytes(count), self.size)
+                self.size += count
+        except by_system():
+            # On a full disk they would take the room of writes that still fit.
+            self.cut(before)
+            raise
+
+    def cut(self, size: int) -> None:
+        """Give back what is behind a size, as far as that goes."""
+        with Tolerating():
+            self.files.truncate(self.descriptor, size)
+            self.size = size
+
+    def holds_entries(self) -> bool:
+        """Whether anything that looks like an entry stands where the first one goes, whatever the headers say."""
+        return self.files.read(self.descriptor, 4, ENTRIES_AT) == ENTRY_MAGIC.to_bytes(4, "little")
 
     def write_generation(self, first: int, generation: int, salt: int, lsn: int) -> None:
         """Write a header and sync it: entries of other generations are dead from then on."""
@@ -269,7 +286,7 @@ def sync_journal(files: Files, descriptor: int, path: str) -> None:
     """The one function that syncs a journal file."""
     try:
         files.sync_data(descriptor)
-    except OSError as error:
+    except by_system() as error:
         raise DurabilityError(
             f"Syncing the journal failed: {error.strerror}; whether this commit is kept is decided by the next one.",
             errno=error.errno,

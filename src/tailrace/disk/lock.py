@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.files import LOCK_NOW, UNLOCK
 from tailrace.errors import BusyError, LockedError
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.home import Home
@@ -170,11 +171,12 @@ class DirectoryLock:
             if _is_nested(self):
                 self.mutex.release()
                 raise Reentered(f"{self.path} is being written to by this very thread, in a call further up.")
-            # Left by a call of this thread that was interrupted again and again while it let go.
-            self.abandon()
+            # Left by a call of this thread that was interrupted again and again while it let go. What noted the lock
+            # lets go of the rest that the call held, and of what it had cached.
+            home.leaving.get(self, self).abandon()
             self.mutex.acquire()
         elif self in home.leaving and not _is_nested(self):
-            # As above, but only the mutex was left: it counts how often this thread has it.
+            # As above, but at most the mutex was left: it counts how often this thread has it.
             self.abandon()
             self.mutex.acquire()
         self.held = True
@@ -262,6 +264,6 @@ class DirectoryLock:
                 # the number may be closed already, and even belong to another file.
                 if here is None or (here.device, here.inode) == (there.device, there.inode):
                     files.close(self.closing)
-            except OSError:
+            except by_system():
                 pass
             self.closing = -1

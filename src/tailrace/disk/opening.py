@@ -25,6 +25,7 @@ from tailrace.disk.tails import (
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.names import unescape
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -83,7 +84,7 @@ def open_directory(files: Files, path: str, mode: Mode, *, exclusive: bool, time
         return _Opening(files, path, mode, exclusive, timeout, tuning).run()
     except PermissionError as error:
         raise ReadOnlyError(f"{error.filename or path} cannot be written to: {error.strerror}.") from error
-    except OSError as error:
+    except by_system() as error:
         if isinstance(error, OpenError):
             raise
         raise storage_error(error, f"opening {path}", path) from error
@@ -534,7 +535,7 @@ def make_directories(files: Files, path: str) -> None:
     made = files.make_directory(path)
     try:
         files.sync_directory(parent)
-    except OSError:
+    except by_system():
         # A name whose sync failed counts as synced: whoever comes next has to make it anew.
         if made:
             files.remove_directory(path)
@@ -546,7 +547,7 @@ def sync_name(files: Files, path: str) -> None:
     parent = path.rpartition("/")[0]
     try:
         files.sync_directory(parent or "/")
-    except OSError as error:
+    except by_system() as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
             raise
 

@@ -7,10 +7,11 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
+from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import Prepared, place, place_one, read_header, salt_chain
 from tailrace.disk.home import Home, storage_error
-from tailrace.disk.lock import DirectoryLock
+from tailrace.disk.lock import DirectoryLock, insist
 from tailrace.disk.segment import (
     HEADER_BYTES,
     Index,
@@ -46,6 +47,7 @@ from tailrace.disk.tails import (
 )
 from tailrace.errors import CorruptionError, DiskFullError, DurabilityError, OffsetMismatchError, TopicNotFoundError
 from tailrace.limits import ZEROS_AHEAD_BYTES_MAX
+from tailrace.raised import Tolerating, by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 PHASE, ACTIVE = HAS_SEGMENT | SEALED, HAS_SEGMENT
 # A frame below this is copied into one piece for its write; above it, two copies of its body cost more than they save.
 COPIED_BYTES_MAX = 16 << 10
+# The smallest page of memory that an operating system has.
+PAGE_BYTES = 4096
 # A state is made for every append: without the checks of its own constructor that costs a third.
 _state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
@@ -223,6 +227,9 @@ class Partition:
                 return
             if not self.checked and self.state.active:
                 self._check_tail()
+        elif self.reserved > self.state.position and self.files.stat_open(self.descriptor).size < self.reserved:
+            # A write of another process failed, which gave back all room behind its own.
+            self.reserved = 0
         self.checked = True
 
     def _open_segment(self) -> None:
@@ -261,6 +268,8 @@ class Partition:
             header = read_header(self.files.read(self.descriptor, FRAME_HEADER_BYTES, state.last))
             if header is None or header.crc != state.chain or state.last + header.size != state.position:
                 self._fail("The last frame is not the one its state names")
+            if self.zeroed < state.last + header.length:
+                self._fail("The newest segment ends in the middle of its last frame")
 
     def _tail_fits(self, *, rewrite: bool) -> bool:
         """Whether the frames from `synced` to `position` are whole; `rewrite` writes the same bytes once more."""
@@ -281,7 +290,7 @@ class Partition:
         if self.state.active:
             try:
                 fits = self._tail_fits(rewrite=True)
-            except OSError as error:
+            except by_system() as error:
                 raise storage_error(error, "writing an interrupted sync again", self.path) from error
             if not fits:
                 self._fail("The bytes of an interrupted sync cannot be read back")
@@ -293,23 +302,18 @@ class Partition:
         """Why nothing can be appended here."""
         if self.home.tails.words[self.word + FAILED] != DAMAGED:
             return DurabilityError(f"A sync failed earlier, so partition {self.path} is read-only.", path=self.path)
-        return CorruptionError(
-            "The partition is damaged and therefore read-only",
-            partition=self.index,
-            path=self.path,
-            hint="Nothing was written, and what is whole can be read; close it everywhere, then run: tailrace repair",
-        )
+        return self._damage("The partition is damaged and therefore read-only", self.path)
 
     def _fail(self, why: str, path: str | None = None) -> NoReturn:
         self.home.tails.words[self.word + FAILED] = DAMAGED
-        safe, end = self.safe, self.end
-        raise CorruptionError(
-            f"{why}; the partition is read-only now",
-            partition=self.index,
-            first=safe,
-            last=max(end - 1, safe),
-            path=path or self.path,
-        )
+        raise self._damage(f"{why}; the partition is read-only now", path or self.path)
+
+    def _damage(self, message: str, path: str) -> CorruptionError:
+        hint = "Nothing was written, and what is whole can be read; close it everywhere, then run: tailrace repair"
+        error = CorruptionError(message, partition=self.index, path=path, hint=hint)
+        if self.home.name_damage is not None:
+            self.home.name_damage(self.slot, error)
+        return error
 
     # Steps under the lock.
 
@@ -332,6 +336,9 @@ class Partition:
                 frame = frames[0]
                 data, chain = place_one(frame, first - base, chain)
                 self.files.write(self.descriptor, data, position)
+                if sync and size < PAGE_BYTES and position + size <= self.zeroed:
+                    # The disk is at work while the state block is made, instead of after it.
+                    self.files.start_writing(self.descriptor, position, size)
                 _, _, count, _, _, _, span, low, high, _, _, _, _ = frame
                 last = position
                 if seen.position == position:
@@ -342,16 +349,17 @@ class Partition:
                 span, chain, last = placed.span, placed.chain, position + placed.last
                 if seen.position == position:
                     seen.add_placed(frames, placed.buffers)
-        except OSError as error:
+        except by_system() as error:
+            self._give_back()
             raise storage_error(error, "an append", self.path) from error
         position += size
         if position > self.zeroed:
             self.zeroed = self._zeros_ahead(position, size) if sync else position
         end = first + span
-        after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
         if sync:
-            self.sync(after)
+            self.sync(_state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start)))
         else:
+            after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
             self._store(after)
             self.home.tails.words[self.word + END] = end
         return first
@@ -367,34 +375,64 @@ class Partition:
             return position
         try:
             self.files.write(self.descriptor, _zeros()[: stop - position], position)
-        except OSError:
+        except by_system():
             # They only save time; whether the write itself is safe, its sync tells.
+            self.cut(position)
             return position
         return stop
 
-    def reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> int | None:
         """Have room for so many bytes behind the last frame, so that a full disk shows before a commit is on disk.
 
-        More than is needed is asked for, because asking costs more than writing.
+        More than is needed is asked for, because asking costs more than writing. Returns how long the file was, so that
+        `cut` can give the room back; None when there was enough already.
         """
         position = self.state.position
         if position + size <= self.reserved:
-            return
+            return None
+        before = self.files.stat_open(self.descriptor).size
         ahead = min(size + self.files.reserve_ahead_bytes, self.segment_bytes - position)
         for count in (ahead, size) if ahead > size else (size,):
             try:
                 self.files.reserve(self.descriptor, position, count)
-            except OSError as error:
+            except by_system() as error:
+                # Some file systems keep what they found before there was no more.
+                self.cut(before)
                 if count == size:
                     raise storage_error(error, "reserving space for a commit", self.path) from error
             else:
                 self.reserved = position + count
-                return
+                break
+        return before
 
-    def sync(self, after: State | None = None) -> None:
-        """The one function that syncs a segment: for appends, the flusher, the hole rule, checkpoints and seals."""
-        end, base, position, chain, flags, salt, _, _, last, _, start = after or self.state
-        state = _state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start))
+    def _give_back(self) -> None:
+        """Give back what a failed write took; how long the file was before it is known of this process alone."""
+        self.cut(max(self.zeroed, self.reserved))
+        # Another process may have had room reserved behind that: by a new block it notices that it has none.
+        self._store(self.state)
+
+    def cut(self, size: int) -> None:
+        """Give back what a failed write took behind the last frame, down to a size, as far as that goes.
+
+        The zeros of the catalog stay: they are what is left for records that free space.
+        """
+        size = max(size, self.state.position)
+        if self.slot == CATALOG_SLOT:
+            return
+        with Tolerating():
+            if self.files.stat_open(self.descriptor).size > size:
+                self.files.truncate(self.descriptor, size)
+        self.zeroed, self.reserved = min(self.zeroed, size), min(self.reserved, size)
+
+    def sync(self, state: State | None = None) -> None:
+        """The one function that syncs a segment: for appends, the flusher, the hole rule, checkpoints and seals.
+
+        An append brings the state that is true once everything is on disk; without it that is the present one, synced.
+        """
+        if state is None:
+            end, base, position, chain, flags, salt, _, _, last, _, start = self.state
+            state = _state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start))
+        end = state.end
         # Made before the sync: after it the processor's caches are cold, and others wait for what follows.
         block = pack_block(self.sequence + 1, state, self.incarnation)
         words, word = self.home.tails.words, self.word
@@ -403,7 +441,7 @@ class Partition:
         began = files.monotonic()
         try:
             files.sync_data(self.descriptor)
-        except OSError as error:
+        except by_system() as error:
             words[word + FAILED] = UNSYNCABLE
             raise DurabilityError(
                 f"Syncing partition {self.path} failed: {error.strerror}; it is read-only now.",
@@ -424,7 +462,7 @@ class Partition:
             position = self.state.position
             try:
                 self.files.write(self.descriptor, bytes(FRAME_HEADER_BYTES), position)
-            except OSError as error:
+            except by_system() as error:
                 raise storage_error(error, "overwriting what a dead writer left", self.path) from error
             self.zeroed = max(self.zeroed, position + FRAME_HEADER_BYTES)
             self.sync()
@@ -464,12 +502,16 @@ class Partition:
 
     def make_room(self, size: int) -> None:
         """Have an active segment that takes `size` more bytes: roll by size or age, create the first."""
+        if not self.has_room(size):
+            self._create()
+
+    def has_room(self, size: int) -> bool:
+        """Whether the active segment takes `size` more bytes; one that is full or old is sealed here."""
         state = self.state
         due = state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us
         if due and state.active and state.position > HEADER_BYTES:
             self.seal()
-        if not self.state.active:
-            self._create()
+        return self.state.active
 
     def know(self, index: Index) -> None:
         """Take over what a reader of this process has seen of the active segment, so that a seal need not read it."""
@@ -485,19 +527,25 @@ class Partition:
             self.sync()
             state = self.state
         index = self.seen
-        if not extend_index(reading(self.files, self.descriptor), index, state.position) or index.chain != state.chain:
+        if state.end <= state.start:
+            # All its records are trimmed, so no reader needs its index, and a footer of one entry fits on a full disk.
+            index = Index.of_whole(state.salt, state.end - state.base, state.position, state.chain)
+        elif (
+            not extend_index(reading(self.files, self.descriptor), index, state.position) or index.chain != state.chain
+        ):
             self._fail("A segment to be sealed is damaged", f"{self.path}/{segment_name(state.base)}")
         footer = index.pack_footer()
         words, word = self.home.tails.words, self.word
         try:
             self.files.write(self.descriptor, footer, state.position)
             self.files.truncate(self.descriptor, state.position + len(footer))
-        except OSError as error:
+        except by_system() as error:
+            self._give_back()
             raise storage_error(error, "sealing a segment", self.path) from error
         words[word + SYNCING] = 1
         try:
             self.files.sync_data(self.descriptor)
-        except OSError as error:
+        except by_system() as error:
             words[word + FAILED] = UNSYNCABLE
             raise DurabilityError(
                 f"Sealing a segment of {self.path} failed: {error.strerror}; the partition is read-only now.",
@@ -510,6 +558,12 @@ class Partition:
             self.home.on_seal()
 
     def _create(self) -> None:
+        created = self.begin_segment()
+        self.sync_begun()
+        self.name_segment(created)
+
+    def begin_segment(self) -> State:
+        """Create the file of the next segment; the state that names it, once `sync_begun` has returned."""
         state = self.state
         files = self.files
         self._close_segment()
@@ -526,32 +580,33 @@ class Partition:
                 files.remove_file(path)
             self.descriptor = files.open(path, exclusive=True)
             files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created, state.end), 0)
-            files.sync_data(self.descriptor)
-            files.sync_directory(self.path)
-        except OSError as error:
+        except by_system() as error:
             self._close_segment()
             raise storage_error(error, "creating a segment", path) from error
-        self.descriptor_key = (state.end, salt)
         self.roll_at_us = created + self.segment_age_us
         self.zeroed = HEADER_BYTES
         self.reserved = 0
         self.seen = Index(salt)
         chain = salt_chain(salt)
-        self._store(
-            State(
-                state.end,
-                state.end,
-                HEADER_BYTES,
-                chain,
-                HAS_SEGMENT,
-                salt,
-                HEADER_BYTES,
-                chain,
-                0,
-                state.safe,
-                state.start,
-            )
-        )
+        return State(
+            state.end, state.end, HEADER_BYTES, chain, HAS_SEGMENT, salt, HEADER_BYTES, chain, 0, state.safe,
+            state.start,
+        )  # fmt: skip
+
+    def sync_begun(self) -> None:
+        """Bring a segment that was begun to disk, with its name; several of them in several threads."""
+        files = self.files
+        try:
+            files.sync_data(self.descriptor)
+            files.sync_directory(self.path)
+        except by_system() as error:
+            self._close_segment()
+            raise storage_error(error, "creating a segment", self.path) from error
+
+    def name_segment(self, created: State) -> None:
+        """Store the state that names a segment, whose file and name are on disk."""
+        self.descriptor_key = (created.base, created.salt)
+        self._store(created)
 
     # Forgetting.
 
@@ -563,32 +618,33 @@ class Partition:
             self._store(state._replace(start=offset))
             self.home.tails.words[self.word + START] = offset
 
+    @property
+    def spent(self) -> bool:
+        """Whether the newest segment holds records and all of them are below `start`, as this process knows it."""
+        return self.state.base < self.state.end <= self.start
+
     def sweep(self, limit: int) -> int:
         """Delete whole segments below `start`, the oldest first, at most so many; how many that were.
 
-        The newest one goes when it is sealed and an empty successor keeps the end of the partition in its name.
+        The newest one goes once it is sealed and an empty successor keeps the end of the partition in its name.
         """
         removed = 0
-        for base, following in pairwise(self._bases()):
+        for base, following in pairwise(segment_bases(self.files, self.path, self.state)):
             if following > self.state.start or removed == limit:
                 return removed
             self._remove(base)
             removed += 1
         state = self.state
-        if removed < limit and state.flags & SEALED and state.base < state.end <= state.start:
+        if removed < limit and state.base < state.end <= state.start:
             try:
+                self.seal()
                 self._create()
             except DiskFullError:
-                # It goes when there is room for 64 bytes.
+                # There is no room for its footer or for its successor; `spent` says so.
                 return removed
             self._remove(state.base)
             removed += 1
         return removed
-
-    def _bases(self) -> list[int]:
-        """The segments up to the newest that the state names, the oldest first."""
-        names = self.files.list_directory(self.path)
-        return sorted(base for name in names if (base := segment_base(name)) is not None and base <= self.state.base)
 
     def _remove(self, base: int) -> None:
         self.files.remove_file(f"{self.path}/{segment_name(base)}")
@@ -598,14 +654,36 @@ class Partition:
     def keep_ahead(self, size: int) -> None:
         """Have at least so many bytes of zeros behind the last frame: these can be written on a full disk too."""
         position = self.state.position
-        if self.state.active and self.zeroed < position + size:
+        if not self.state.active:
+            return
+        # Another process may have lent some of them and found no room to write them again.
+        self.zeroed = min(self.zeroed, self.files.stat_open(self.descriptor).size)
+        if self.zeroed < position + size:
             first, stop = max(position, self.zeroed), position + 2 * size
             try:
                 self.files.write(self.descriptor, bytes(stop - first), first)
-            except OSError:
+            except by_system():
                 # There is no room now; the next write tries again.
                 return
             self.zeroed = stop
+
+    def lend(self, count: int, kept: int) -> int:
+        """Cut up to `count` bytes off the zeros after the last frame, but leave `kept`; how long the file was."""
+        size = self.files.stat_open(self.descriptor).size if self.state.active else 0
+        shorter = max(self.state.position + kept, size - count)
+        if shorter < size:
+            self.files.truncate(self.descriptor, shorter)
+            self.zeroed = min(self.zeroed, shorter)
+        return size
+
+    def restore(self, size: int) -> None:
+        """Write the zeros again that were given up, as far as there is room."""
+        if self.state.active and self.state.position <= self.zeroed < size:
+            try:
+                self.files.write(self.descriptor, bytes(size - self.zeroed), self.zeroed)
+            except by_system():
+                return
+            self.zeroed = size
 
     def release(self) -> bool:
         """Close the descriptors of an idle partition, synced before, or a write-back error would be lost with them."""
@@ -625,17 +703,23 @@ class Partition:
 
     def retire(self) -> bool:
         """Close the descriptors unless a thread is at work here or has left unsynced bytes; whether they are closed."""
-        if not self.lock.mutex.acquire(blocking=False):
+        if self.lock.owned:
+            # It is this thread, and a signal handler came into its call.
             return False
         try:
+            if not self.lock.mutex.acquire(blocking=False):
+                return False
             busy = self.lock.held or (self.alive and not self.failed and self.unsynced)
             if not busy:
                 self.checked = False
                 self.lock.close()
                 self._close_segment()
-        finally:
             self.lock.mutex.release()
-        return not busy
+            return not busy
+        except BaseException as problem:  # noqa: BLE001  # raised below, once the mutex is released
+            self.home.leaving[self.lock] = self
+            error = insist(self.abandon, problem)
+        raise error
 
     def end_writing(self) -> None:
         """Under the lock, when the topic is dropped: others of this process may wait for it, so it stays what it is."""
@@ -647,6 +731,12 @@ class Partition:
         self.checked = False
         self.lock.forget()
         self._close_segment()
+
+
+def segment_bases(files: Files, path: str, state: State) -> list[int]:
+    """The segments of a partition up to the newest that its state names, the oldest first."""
+    names = files.list_directory(path)
+    return sorted(base for name in names if (base := segment_base(name)) is not None and base <= state.base)
 
 
 @cache

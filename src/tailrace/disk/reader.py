@@ -28,6 +28,7 @@ from tailrace.disk.segment import (
 from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX
+from tailrace.raised import by_system
 from tailrace.types import GIVEN_UP
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Reader:
     def __del__(self) -> None:
         try:
             self.close()
-        except (OSError, AttributeError, TypeError):
+        except by_system(OSError, AttributeError, TypeError):
             # At the interpreter's end the module may be gone already; the system closes what is left.
             return
 
@@ -127,7 +128,7 @@ class Reader:
                 if offset >= stop:
                     return
                 again = self._next(offset, stop, again and offset == before)
-            except OSError as error:
+            except by_system() as error:
                 if is_untyped(error):
                     raise storage_error(error, "reading a partition", self.partition.path) from error
                 raise
@@ -191,14 +192,14 @@ class Reader:
                 header is None
                 or header.chain != segment.chain
                 or base + header.base != segment.offset
-                or position + header.size > limit
+                or position + header.length > limit
             ):
                 return
             end = at + FRAME_HEADER_BYTES + header.body_length
             if end > len(data):
                 if segment.index is None:
                     limit = self.files.stat_open(segment.descriptor).size
-                if position + header.size > limit or (position == first and asked >= header.size):
+                if position + header.length > limit or (position == first and asked >= header.size):
                     # The file ends within the frame.
                     return
                 asked = max(min(chunk, limit - position), header.size)
@@ -299,7 +300,7 @@ class Reader:
 
     def _at_end(self, segment: Segment, offset: int) -> bool:
         """Go to the published end of the newest segment if that is the offset, without a walk over what lies before."""
-        state = self._state()
+        state = self.state()
         if state is None or (state.base, state.salt, state.end) != (segment.base, segment.salt, offset):
             return False
         segment.position, segment.offset, segment.chain = state.position, offset, state.chain
@@ -307,7 +308,7 @@ class Reader:
 
     def _active_index(self, segment: Segment) -> Index | None:
         """The index of the newest segment up to its published position; the process keeps it and extends it."""
-        state = self._state()
+        state = self.state()
         if state is None or (state.base, state.salt) != (segment.base, segment.salt):
             return None
         with self.indexes.mutex:
@@ -324,7 +325,7 @@ class Reader:
             active[path] = index
             return index
 
-    def _state(self) -> State | None:
+    def state(self) -> State | None:
         """The newest state block; a writer may be storing one right now, so a torn one is read again."""
         for _ in range(3):
             block = self.partition.home.tails.read_block(self.partition.slot)
@@ -487,7 +488,7 @@ class Reader:
                 if position > segment.position:
                     return segment.base + index.offsets[entry], position, index.chains[entry]
             return segment.base + index.span, index.position, index.chain
-        state = self._state()
+        state = self.state()
         if state is not None and (state.base, state.salt) == (segment.base, segment.salt):
             return state.end, state.position, state.chain
         return None

@@ -54,6 +54,7 @@ from tailrace.disk.tails import (
     word_of,
 )
 from tailrace.errors import CorruptionError, DurabilityError, RecoveryNeededError
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -304,7 +305,7 @@ class Recovery:
         descriptor = self.files.open(path, write=True)
         try:
             self.files.sync_data(descriptor)
-        except OSError as error:
+        except by_system() as error:
             raise DurabilityError(f"Syncing {path} failed: {error.strerror}.", errno=error.errno, path=path) from error
         finally:
             self.files.close(descriptor)

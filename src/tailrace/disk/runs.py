@@ -127,7 +127,7 @@ def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: in
         shape, count, length, raw_length, body_crc, own, span, low, high, link, crc, ends = unpack(data, at)
         start = at + HEADER_BYTES
         after = start + length + 7 & ~7
-        if link != chain or own != offset or count != 1 or span != 1 or raw_length != length or after > end:
+        if link != chain or own != offset or count != 1 or span != 1 or raw_length != length or start + length > end:
             break
         body = data[start : start + length]
         if crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(body) != body_crc or low > high:
@@ -169,8 +169,8 @@ def skim_run(data: bytes, at: int, offset: int, chain: int) -> tuple[int, int, i
         start = at + HEADER_BYTES
         after = start + length + 7 & ~7
         if (
-            link != chain or own != offset or count != 1 or span != 1 or raw_length != length or after > end
-            or low > high or shape not in _FLAGS
+            link != chain or own != offset or count != 1 or span != 1 or raw_length != length
+            or start + length > end or low > high or shape not in _FLAGS
             or crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(data[start : start + length]) != body_crc
         ):  # fmt: skip
             break

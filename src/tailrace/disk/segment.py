@@ -87,6 +87,13 @@ class Index:
         self.position = HEADER_BYTES
         self.chain = salt_chain(salt)
 
+    @classmethod
+    def of_whole(cls, salt: int, span: int, position: int, chain: int) -> Index:
+        """An index with one entry for all frames, whatever their times: enough for a segment that is about to go."""
+        index = cls(salt)
+        index.add(span, span, 0, OFFSET_MAX, position - HEADER_BYTES, chain)
+        return index
+
     def add(self, count: int, span: int, low: int, high: int, size: int, chain: int) -> None:
         """Take in the frame (or group of frames) that lies at `position`; `chain` is what follows from it."""
         position = self.position
@@ -276,7 +283,7 @@ def walk(read: Read, position: int, offset: int, chain: int, stop: int, *, bodie
             buffer = memoryview(read(min(CHUNK_BYTES, stop - position), position))
             first, at = position, 0
         header = read_header(buffer, at)
-        if header is None or header.chain != chain or position + header.size > stop:
+        if header is None or header.chain != chain or position + header.length > stop:
             return
         if header.base != offset:
             if offset >= 0 or header.base > OFFSET_MAX:

@@ -10,6 +10,7 @@ from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.partition import Partition, salted
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
 from tailrace.errors import StorageError, TopicNotFoundError
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -51,7 +52,7 @@ def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
     path = f"{partition.path}/{name}"
     try:
         descriptor = files.open(path, exclusive=True)
-    except OSError as error:
+    except by_system() as error:
         raise _refused(error, partition, path) from error
     try:
         files.write(descriptor, pack_header(partition.topic_id, partition.index, salt, files.now_us()), 0)

@@ -37,6 +37,7 @@ from tailrace.errors import (
     TopicNotFoundError,
 )
 from tailrace.limits import GROUP_BYTES_MAX, INLINE_BYTES_MAX, PARTICIPANTS_MAX
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -70,6 +71,9 @@ class Store:
         tuning = tuning._replace(journal_bytes=int(opened.settings.get("journal_bytes", tuning.journal_bytes)))
         self.home = Home(files, path, opened.log_id, opened.tails, tuning, timeout)
         self.home.replaceable = not self.writable
+        self.home.name_damage = self._name_damage
+        # By slot, the first and the last record that cannot be read in a newest segment which refuses appends.
+        self.unreadable: dict[int, tuple[int | None, int | None]] = {}
         self.tails = opened.tails
         self.indexes = Indexes()
         self.partitions: dict[int, Partition] = {}
@@ -133,7 +137,7 @@ class Store:
             error.topic = error.topic or "the catalog"
             error.hint = "The records are not touched; run: tailrace repair, or restore the log from a backup."
             raise
-        except OSError as error:
+        except by_system() as error:
             if is_untyped(error):
                 raise storage_error(error, "reading the catalog", self.path) from error
             raise
@@ -196,6 +200,17 @@ class Store:
         self.check_cleared(partition)
         return Reader(partition, self.indexes, mapped=mapped)
 
+    def _name_damage(self, slot: int, error: CorruptionError) -> None:
+        """Put into an error whose partition it is, and which records of its newest segment cannot be read."""
+        owner = self.catalog.by_slot.get(slot)
+        partition = self.partitions.get(slot)
+        if owner is None or partition is None:
+            return
+        error.topic = self.catalog.by_id[owner[0]].name
+        if slot not in self.unreadable:
+            self.unreadable[slot] = _unreadable(Reader(partition, self.indexes), partition)
+        error.first, error.last = self.unreadable[slot]
+
     # Writing.
 
     def check_writable(self) -> None:
@@ -218,32 +233,40 @@ class Store:
         expect: int | None = None,
         guard: Callable[[], None] | None = None,
         now_us: int = 0,
+        *,
+        alone: bool = True,
     ) -> int:
         """Append one group to one partition; 0.0 waits for the disk, a number asks for it within so many seconds.
 
         A guard is called under the lock, before the write. It decides by what the partition holds then, so nothing is
-        written together with it.
+        written together with it. Where this is not `alone` in a call, the caller's wait is counted there.
         """
+        began = self.files.monotonic() if alone else None
         if self.closed or not self.writable:
             self.check_writable()
         if partition.lock.descriptor < 0:
             self.make_way([partition])
         flusher = self.flusher
-        if flusher.thread is None and self.home.tuning.background:
+        if flusher.loop.thread is None and self.home.tuning.background:
             flusher.start()
         if durable == 0.0:
             if len(frames) > 1:
                 # What is too large must not take others with it.
                 _check_size(frames)
             if guard is not None:
-                return self._append(partition, frames, expect, True, guard)
-            return self.queue.submit(partition, frames, expect)
-        first = self._append(partition, frames, expect, False, guard, now_us)
-        if durable is not None:
-            flusher.within(durable)
-        if partition.lock.wanted:
-            self._give_way(partition)
-        return first
+                first = self._append(partition, frames, expect, True, guard)
+            else:
+                first = self.queue.submit(partition, frames, expect)
+            if began is not None:
+                self._count_wait(began)
+            return first
+        return self._append(partition, frames, expect, False, guard, now_us, durable, began)
+
+    def _count_wait(self, began: float) -> None:
+        """Count how long the caller of an append waited, whose records were counted when they were written."""
+        gauges = self.home.gauges
+        if gauges is not None:
+            gauges.waited(self.files.monotonic() - began)
 
     def _give_way(self, partition: Partition) -> None:
         """Let a flush have the lock: who appends without a pause has it back before the one who waits is awake."""
@@ -260,10 +283,11 @@ class Store:
         sync: bool,
         guard: Callable[[], None] | None = None,
         now_us: int = 0,
+        durable: float | None = None,
+        began: float | None = None,
     ) -> int:
         files = self.files
         gauges = self.home.gauges
-        began = files.monotonic()
         now_us = now_us or files.now_us()
         size = _check_size(frames)
 
@@ -299,9 +323,17 @@ class Store:
         # The same as `_tell_watchers`.
         if now_us - self.tails.words[WATCHED_WORD] < WATCHED_US_MAX or files.tells_always:
             self.tails.wake()
+        if not sync:
+            if durable is not None:
+                self.flusher.within(durable)
+            if partition.lock.wanted:
+                self._give_way(partition)
         if gauges is not None:
             count = frames[0].count if len(frames) == 1 else sum([frame.count for frame in frames])
-            gauges.appended(count, size, files.monotonic() - began)
+            if began is None:
+                gauges.wrote(count, size)
+            else:
+                gauges.appended(count, size, files.monotonic() - began)
         return first
 
     def _tell_watchers(self, now_us: int) -> None:
@@ -400,7 +432,6 @@ class Store:
             Write(group[0].partition, join([frame for waiter in group for frame in waiter.frames])) for group in groups
         ]
         gauges = self.home.gauges
-        began = self.files.monotonic()
         try:
             firsts = self.committer.commit(writes)
         except (DurabilityError, CommittedNotVisibleError):
@@ -411,14 +442,13 @@ class Store:
             _give_offsets(first, group)
         if gauges is not None:
             frames = [frame for write in writes for frame in write.frames]
-            gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
+            gauges.wrote(sum([frame.count for frame in frames]), frames_size(frames))
         return True
 
     def _append_together(self, group: list[Waiter]) -> None:
         """Appends of several threads to one partition: one write, one sync."""
         partition = group[0].partition
         gauges = self.home.gauges
-        began = self.files.monotonic()
 
         def write() -> Sequence[Prepared]:
             fitting = _expecting(group, partition.state.end)
@@ -441,10 +471,11 @@ class Store:
         if frames:
             self._tell_watchers(self.files.now_us())
         if gauges is not None and frames:
-            gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
+            gauges.wrote(sum([frame.count for frame in frames]), frames_size(frames))
 
     def transact(self, writes: Sequence[Write]) -> list[int]:
         """Add to several partitions, whole or absent, on disk when this returns; the first offset of each write."""
+        began = self.files.monotonic()
         self.check_writable()
         if len({write.partition.slot for write in writes}) < len(writes):
             raise ValueError("A transaction takes one write for each partition.")
@@ -455,7 +486,6 @@ class Store:
             write = writes[0]
             return [self.append(write.partition, one_group(write.frames), 0.0, write.expect, write.guard)]
         gauges = self.home.gauges
-        began = self.files.monotonic()
         merged = [
             write if len(write.frames) < 2 else write._replace(frames=one_group(write.frames)) for write in writes
         ]
@@ -475,10 +505,14 @@ class Store:
         """Add to several partitions; all or nothing when it waits for the disk, else partition by partition."""
         if durable == 0.0 and len(writes) > 1:
             return self.transact(writes)
+        if len(writes) == 1:
+            write = writes[0]
+            return [self.append(write.partition, write.frames, durable, write.expect)]
+        began = self.files.monotonic()
         firsts: list[int] = []
         for write in writes:
             try:
-                firsts.append(self.append(write.partition, write.frames, durable, write.expect))
+                firsts.append(self.append(write.partition, write.frames, durable, write.expect, alone=False))
             except TailraceError as error:
                 if firsts:
                     error.hint = (
@@ -486,6 +520,8 @@ class Store:
                         f"{len(writes)} partitions were kept, those for the others were not. {error.hint}"
                     )
                 raise
+        if firsts:
+            self._count_wait(began)
         return firsts
 
     def make_way(self, wanted: Sequence[Partition]) -> None:
@@ -503,7 +539,7 @@ class Store:
                 try:
                     if partition.release():
                         opened.pop(partition.slot, None)
-                except (TailraceError, OSError):
+                except by_system(TailraceError, OSError):
                     # Whoever writes there next meets the same failure and reports it.
                     continue
 
@@ -523,7 +559,7 @@ class Store:
                     self._settle(partition, timeout)
             except TopicNotFoundError:
                 continue
-            except (TailraceError, OSError) as problem:
+            except by_system(TailraceError, OSError) as problem:
                 error = error or problem
         if error is not None:
             raise error
@@ -553,7 +589,7 @@ class Store:
                 failures = self.checkpoint()
                 if failures:
                     raise failures[0]
-        except (TailraceError, OSError):
+        except by_system(TailraceError, OSError):
             if gauges is not None:
                 gauges.failed()
         if gauges is not None:
@@ -567,7 +603,7 @@ class Store:
             return self.committer.checkpoint()
         try:
             self.tails.sync()
-        except OSError as error:
+        except by_system() as error:
             # Only the quality of damage reports depends on it, but a disk that fails is not passed over in silence.
             raise storage_error(error, "syncing the tails", self.path) from error
         return []
@@ -607,7 +643,7 @@ class Store:
                     step()
                 except (StorageError, LockedError, CorruptionError) as problem:
                     error = error or problem
-                except OSError as problem:
+                except by_system() as problem:
                     error = error or storage_error(problem, "closing the log", self.path)
         self.closed = True
         self._give_back()
@@ -623,6 +659,8 @@ class Store:
             for partition in list(self.partitions.values()):
                 partition.close()
             self.committer.close()
+            # What is kept for as long as this store lives, as the groups of its log are, must not keep it alive.
+            self.home.name_damage = None
             gauges, self.home.gauges = self.home.gauges, None
             if gauges is not None:
                 gauges.close()
@@ -648,6 +686,30 @@ class Store:
         if self.lock >= 0:
             self.files.close(self.lock)
             self.lock = -1
+
+
+def _unreadable(reader: Reader, partition: Partition) -> tuple[int | None, int | None]:
+    """The first and the last record of the newest segment that cannot be read; neither when all can."""
+    first = last = None
+    try:
+        end = partition.end
+        offset = max(reader.newest_base(end), partition.start)
+        while offset < end:
+            try:
+                for frame in reader.frames(offset, end, lost=True):
+                    offset = frame.offset + frame.header.span
+                break
+            except CorruptionError as found:
+                if found.first is None or found.last is None:
+                    break
+                first, last = found.first if first is None else first, found.last
+                offset = last + 1
+    except by_system(TailraceError, OSError):
+        # It is only said less precisely what is wrong.
+        return first, last
+    finally:
+        reader.close()
+    return first, last
 
 
 def _check_size(frames: Sequence[Prepared]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.frame import crc32c
 from tailrace.disk.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from tailrace.errors import CorruptionError
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map
@@ -310,7 +311,7 @@ class Tails:
             return self.words
         try:
             descriptor = self.files.open(self.path, write=True)
-        except OSError:
+        except by_system():
             return None
         try:
             return self.files.map(descriptor, HEADER_BYTES, write=True).words
@@ -321,7 +322,7 @@ class Tails:
         """Raise a file event: a store into a mapping raises none."""
         try:
             self.files.wake(self.descriptor, WAKE_POSITION)
-        except OSError:
+        except by_system():
             # Followers look by themselves every 100 ms; what was published stays published.
             return
 

@@ -63,6 +63,7 @@ from tailrace.errors import CorruptionError, NotALogError, RecoveryNeededError, 
 from tailrace.names import is_internal
 from tailrace.namespaces import nameless_in, namespaces_in
 from tailrace.options import Tuning
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import Catalog
@@ -118,7 +119,7 @@ class _Examination:
         except VersionError as error:
             yield finding("newer-version", error.message, UPGRADE)
             return
-        except OSError as error:
+        except by_system() as error:
             yield self._unreadable(error, "Looking at the directory")
             return
         if not self.inner:
@@ -166,7 +167,7 @@ class _Examination:
             yield finding("damaged-range", f"{what} met damage: {error}.", self._repair)
         except VersionError as error:
             yield finding("newer-version", f"{what} met what is newer: {error.message}", UPGRADE)
-        except (TailraceError, OSError) as error:
+        except by_system(TailraceError, OSError) as error:
             yield self._unreadable(error, what)
 
     @property
@@ -205,7 +206,7 @@ class _Examination:
                 yield finding(code, f"{error}.", self._repair)
         except VersionError as error:
             yield finding("newer-version", error.message, UPGRADE)
-        except (TailraceError, OSError) as error:
+        except by_system(TailraceError, OSError) as error:
             yield self._unreadable(error, "Opening the log for reading")
         try:
             yield from self._guarded("Looking at the state", lambda: self._state(log_id, catalog))
@@ -330,7 +331,7 @@ def _known_id(files: Files, path: str) -> bytes | None:
     """The id of the log at a path, None without one; empty where it cannot be read."""
     try:
         identity = read_identity(files, path)
-    except (TailraceError, OSError):
+    except by_system(TailraceError, OSError):
         return b""
     return None if identity is None else identity[0]
 

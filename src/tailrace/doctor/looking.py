@@ -28,6 +28,7 @@ from tailrace.disk.tails import (
 from tailrace.doctor.machine import device_name
 from tailrace.errors import CorruptionError, TailraceError
 from tailrace.names import group_of
+from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import Catalog
@@ -310,7 +311,7 @@ def _moves(files: Files, path: str, slot: int | None) -> int:
     """A number that changes with every write to a partition, without a slot with every write to any."""
     try:
         tails = Tails(files, f"{path}/tails", write=False)
-    except (OSError, ValueError):
+    except by_system(OSError, ValueError):
         return 0
     try:
         words = (END, SAFE, SYNCING, PENDING)
@@ -333,7 +334,7 @@ def _lock_note(files: Files, path: str) -> dict[str, object] | None:
         return None
     try:
         descriptor = files.open(f"{path}/lock")
-    except OSError:
+    except by_system():
         return None
     try:
         note = json.loads(files.read(descriptor, 256, 0))

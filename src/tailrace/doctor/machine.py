@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import NamedTuple
 
 from tailrace.options import format_duration
+from tailrace.raised import Tolerating, by_system
 
 COMMAND_CHARACTERS_MAX = 60
 # Descriptors are only counted of so many processes: the count is of the user's own.
@@ -109,7 +109,7 @@ class Machine:
         found: dict[int, list[str]] = {}
         for path in paths:
             # Removed in this moment, it is nobody's.
-            with suppress(OSError):
+            with Tolerating():
                 stat = os.stat(path)
                 if not stat.st_mode & 0o022:
                     found.setdefault(stat.st_uid, []).append(path)
@@ -128,7 +128,7 @@ class Machine:
         """When a file was last written to, in seconds since 1970."""
         try:
             return os.stat(path).st_mtime
-        except OSError:
+        except by_system():
             return None
 
     def descriptors_max(self) -> int:
@@ -143,7 +143,7 @@ class Machine:
         limits = _text(f"/proc/{pid}/limits")
         try:
             used = len(os.listdir(f"/proc/{pid}/fd"))
-        except OSError:
+        except by_system():
             return None
         for line in (limits or "").splitlines():
             if line.startswith("Max open files"):
@@ -158,7 +158,7 @@ class Machine:
             return None
         used = 0
         for name in [name for name in os.listdir("/proc") if name.isdecimal()][:PROCESSES_MAX]:
-            with suppress(OSError):
+            with Tolerating():
                 if os.stat(f"/proc/{name}").st_uid == os.getuid():
                     used += sum(_is_queue(f"/proc/{name}/fd/{each}") for each in os.listdir(f"/proc/{name}/fd"))
         return used, int(most)
@@ -213,7 +213,7 @@ def _unescaped(text: str) -> str:
 def _is_queue(link: str) -> bool:
     try:
         return os.readlink(link) == "anon_inode:inotify"
-    except OSError:
+    except by_system():
         return False
 
 
@@ -221,5 +221,5 @@ def _text(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:
+    except by_system():
         return None

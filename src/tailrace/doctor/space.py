@@ -120,7 +120,7 @@ def check_segments(looks: Iterable[Look], counts: dict[str, int], commands: Comm
         if count > SMALL_SEGMENTS and some and sum(some) / len(some) < SMALL_BYTES:
             mean = format_size(sum(some) // len(some))
             what = f"Topic {topic!r} has {count:,} segments of {mean} each."
-            alter = commands.tailrace("topic alter", topic, "segment_bytes=256MiB", "segment_age=1d")
+            alter = commands.tailrace("topic alter", topic, "segment_bytes=default", "segment_age=default")
             yield finding("small-segments", what, alter)
 
 

@@ -8,12 +8,12 @@ back, whoever has too few takes what is free or was a dead member's. No member d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import GroupNotFoundError, PartitionLostError
 from tailrace.groups.shares import assign
 from tailrace.groups.state import Member
+from tailrace.raised import Tolerating, by_system
 from tailrace.spans import matching
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Seat:
         except GroupNotFoundError:
             # Whoever dropped it has swept up already, so this seat takes its directory away itself.
             self.stand_up()
-            with suppress(OSError):
+            with Tolerating():
                 self.files.remove_directory(self.directory)
             raise
 
@@ -150,7 +150,7 @@ class Seat:
         if self.lock >= 0:
             try:
                 self.files.remove_file(f"{self.directory}/{self.id}")
-            except OSError:
+            except by_system():
                 # Somebody swept up after the whole group; or it cannot be removed now, and whoever takes over does it.
                 pass
             # Nothing is called between these two, so that no interrupt parts them.
@@ -293,7 +293,7 @@ class Seat:
         for member in dead:
             try:
                 self.files.remove_file(f"{self.directory}/{member}")
-            except OSError:
+            except by_system():
                 # An empty file that nobody locks tells nobody anything.
                 continue
 

@@ -13,6 +13,7 @@ from tailrace.groups.membership import Stale, is_alive, members_directory
 from tailrace.groups.wants import of_each, offsets_of, parse_place, parse_topics, partitions_of
 from tailrace.names import match
 from tailrace.options import StartPoint
+from tailrace.raised import Tolerating
 from tailrace.records import to_datetime
 from tailrace.spans import matching
 from tailrace.types import GroupInfo, GroupMember, GroupPartition
@@ -225,7 +226,7 @@ def drop(engine: Engine, name: str, *, force: bool) -> None:
     except TopicNotFoundError:
         raise group.dropped() from None
     directory = members_directory(engine, group.id)
-    with suppress(OSError):
+    with Tolerating():
         # The group is gone whatever becomes of its lock files; somebody who sits down in this moment meets the drop.
         for lock in engine.files.list_directory(directory):
             with suppress(FileNotFoundError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from tailrace.errors import InvalidNameError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.names import is_internal, is_pattern, validate_pattern, validate_topic_name
 from tailrace.options import StartPoint, parse_count, parse_duration, parse_start
+from tailrace.raised import by_system
 from tailrace.spans import dropped, matching, offset_at
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def parse_wants(
         parse_topics(topics),
         parse_start(start, now_us=now),
         None if stop is None else parse_start(stop, "stop", now_us=now),
-        cast("Commit", _choice(commit, "commit", ("after", "before", "manual"))),
+        cast("Commit", parse_choice(commit, "commit", ("after", "before", "manual"))),
         parse_rhythm(commit_every),
-        cast("OnLost", _choice(on_lost, "on_lost", ("error", "earliest", "latest"))),
+        cast("OnLost", parse_choice(on_lost, "on_lost", ("error", "earliest", "latest"))),
         None if member is None else _member_name(member),
     )
     if wants.stop is not None and wants.stop.kind == "earliest":
@@ -95,7 +96,8 @@ def parse_rhythm(every: int | timedelta | str) -> Rhythm:
     return Rhythm(None, parse_duration(every, "commit_every"))
 
 
-def _choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
+def parse_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
+    """One of several words."""
     if value not in choices:
         listed = " or ".join((", ".join(map(repr, choices[:-1])), repr(choices[-1])))
         raise ValueError(f"{what}={value!r} is not known: write {listed}.")
@@ -190,7 +192,7 @@ def of_each(
         some: list[Result] = []
         try:
             some = look(entry)
-        except (TailraceError, OSError):
+        except by_system(TailraceError, OSError):
             if entry.id in engine.refresh().by_id:
                 raise
         if entry.id in engine.refresh().by_id:

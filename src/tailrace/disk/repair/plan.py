@@ -445,7 +445,11 @@ class _Partition:
         if footer is None:
             if not active and not (self.facts.recovering and following == self.end):
                 wrong.append("its footer is damaged or missing")
-        elif scan.whole and any(getattr(index, name) != getattr(footer, name) for name in Index.__slots__):
+        elif (
+            following > self.facts.start
+            and scan.whole
+            and any(getattr(index, name) != getattr(footer, name) for name in Index.__slots__)
+        ):
             wrong.append("its footer does not fit its frames")
         elif base + footer.span > following:
             wrong.append("it reaches into the next segment")

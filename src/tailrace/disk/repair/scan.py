@@ -177,7 +177,7 @@ class Scan:
             return "the checksum of a frame's header does not fit"
         if (header.base, header.chain) != (here.offset, here.chain):
             return "a frame does not follow from the one before it"
-        if here.position + header.size > self.stop:
+        if here.position + header.length > self.stop:
             return "the file ends in the middle of a frame"
         return "the checksum of a frame's body does not fit"
 
@@ -188,7 +188,7 @@ class Scan:
             return None
         after = Anchor(here.offset + header.span, here.position + header.size, header.crc)
         limit = self.trusted.offset if self.trusted else self.span
-        return after if after.offset <= limit and after.position <= self.stop else None
+        return after if after.offset <= limit and here.position + header.length <= self.stop else None
 
     def _search(self, here: Anchor) -> Anchor | None:
         """The next frame that may be taken; `trusted` is set where a later one is known to be better."""
@@ -245,7 +245,7 @@ class Scan:
     def _candidate(self, position: int, limit: int, stop: int) -> Header | None:
         """The header at a position, if its frame is whole and ends before what is known."""
         header = read_header(self._bytes(FRAME_HEADER_BYTES, position))
-        if header is None or header.base + header.span > limit or position + header.size > stop:
+        if header is None or header.base + header.span > limit or position + header.length > stop:
             return None
         whole = self._bytes(header.size, position)
         return header if body_fits(whole, 0, header) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segme
 from tailrace.disk.tails import HAS_SEGMENT, SEALED, State
 from tailrace.errors import CorruptionError, DurabilityError
 from tailrace.limits import LOST_SPAN_MAX
+from tailrace.raised import Tolerating, by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
@@ -155,8 +156,8 @@ class Mender:
         """A file that is written inside; what cannot be finished, as on a full disk, does not stay there half."""
         try:
             yield
-        except OSError:
-            with suppress(OSError):
+        except by_system():
+            with Tolerating():
                 self.files.remove_file(path)
             raise
         finally:
@@ -165,7 +166,7 @@ class Mender:
     def sync(self, descriptor: int, path: str) -> None:
         try:
             self.files.sync_data(descriptor)
-        except OSError as error:
+        except by_system() as error:
             raise DurabilityError(
                 f"Syncing {path} failed: {error.strerror}.",
                 errno=error.errno,
@@ -261,7 +262,7 @@ class Mender:
                 self.files.make_directory(path)
                 try:
                     self.files.sync_directory(path.rpartition("/")[0])
-                except OSError:
+                except by_system():
                     # A name whose sync failed counts as synced: the next repair must make it anew.
                     self.files.remove_directory(path)
                     raise
