@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,14 @@ class Cli:
         self.started.append(process)
         return process
 
+    def until_it_waits(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when a command that follows has nothing more to print, and sleeps until something happens."""
+        deadline = time.monotonic() + 30
+        while not _waits(process.pid):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline, "it does not come to a wait"
+            time.sleep(0.01)
+
     def end(self) -> None:
         """Let nothing outlive its test."""
         for process in self.started:
@@ -62,6 +71,17 @@ class Cli:
         process = self.start(*arguments, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE)
         stdout, stderr = process.communicate(input, timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def _waits(pid: int) -> bool:
+    """Whether a process has events to wait for, and its main thread sleeps."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        state = (folder / "stat").read_text().rpartition(") ")[2][0]
+        return state == "S" and any(os.readlink(each) == "anon_inode:inotify" for each in (folder / "fd").iterdir())
+    except OSError:
+        # It has just closed one of its files, or ended.
+        return False
 
 
 @pytest.fixture

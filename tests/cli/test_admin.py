@@ -6,10 +6,12 @@ import csv
 import io
 import json
 
+import click
 import pytest
 
-from tailrace.cli.topic import DEFAULTS
+from tailrace.cli import topic
 from tailrace.options import TopicSettings
+from tailrace.types import SETTINGS, Settings
 
 
 @pytest.fixture
@@ -66,18 +68,99 @@ def test_a_table_has_the_settings_that_are_special(shop):
     rows = shop.ok("topic", "ls", "-o", "table").splitlines()
     assert rows[1].split()[-1] == "compress=zstd"
     assert rows[2].split()[-1] == "-"
-    assert TopicSettings().to_user() == {"partitions": 1, **DEFAULTS}
 
 
-def test_a_star_within_a_level_is_a_plain_name(shop):
-    shop.ok("topic", "create", "a*")
-    result = shop("topic", "create", "a*", "-o", "json")
-    assert result.exit_code == 4
-    assert shop.told("topic show 'a*'") in json.loads(result.stderr)["error"]["hint"]
-    shop.ok("append", "a*", "x")
-    assert shop("verify", "a*").exit_code == 0
-    assert shop("verify", "b*").exit_code == 3
-    shop.ok("topic", "drop", "a*", "--yes")
+def test_every_setting_is_an_option_of_create_and_alter():
+    assert TopicSettings().to_user() == {name: info.default for name, info in SETTINGS.items()}
+    assert [*SETTINGS] == [*Settings.__annotations__] == [*TopicSettings._fields]
+    for command in (topic.create, topic.alter):
+        options = {each.name: each for each in command.params if isinstance(each, click.Option)}
+        for name, info in SETTINGS.items():
+            assert options[name].opts == [f"--{name.replace('_', '-')}"]
+            assert options[name].metavar == info.form
+            assert "[default: " in options[name].help
+
+
+OPTIONS = {
+    "partitions": ("4", 4),
+    "partitioner": ("murmur2", "murmur2"),
+    "durable": ("50ms", "50ms"),
+    "compress": ("zstd", "zstd"),
+    "max_record_bytes": ("1MiB", 1 << 20),
+    "segment_bytes": ("64MB", 64 * 10**6),
+    "segment_age": ("1h", "1h"),
+    "retain": ("7d", "7d"),
+    "retain_bytes": ("10GB", 10**10),
+    "keep_unread": ("billing,audit", ["audit", "billing"]),
+}
+
+
+def test_settings_as_options(cli):
+    assert [*OPTIONS] == [*SETTINGS]
+    given = [word for name, (text, _) in OPTIONS.items() for word in (f"--{name.replace('_', '-')}", text)]
+    wanted = {name: value for name, (_, value) in OPTIONS.items()}
+    assert json.loads(cli.ok("topic", "create", "all", *given, "-o", "json"))["settings"] == wanted
+    cli.ok("topic", "create", "plain")
+    fixed = ("--partitioner", "murmur2")
+    changing = [word for word in given if word not in fixed]
+    shown = json.loads(cli.ok("topic", "alter", "plain", *changing, "-o", "json"))["settings"]
+    assert shown == {**wanted, "partitioner": "crc32"}
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in ("partitions", "partitioner")])
+def test_none_takes_a_setting_back(cli, name):
+    option = f"--{name.replace('_', '-')}"
+    cli.ok("topic", "create", "orders", option, OPTIONS[name][0])
+    result = cli("topic", "alter", "orders", option, "none", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert shown["settings"][name] == SETTINGS[name].default
+    assert result.stderr.startswith(f"{name}: ")
+    assert " -> " in result.stderr
+    cli.ok("topic", "alter", "orders", "--retain-bytes", "1MiB", "--retain", "1h")
+    derived = json.loads(cli.ok("topic", "show", "orders", "-o", "json"))["derived"]
+    assert derived == ["segment_bytes", "segment_age"], "what was taken back follows from limits again"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--retain", "soon"), ("--retain", "1d", "retain=2d"), ("--partitions", "x"), ("--durable", "often"), ("7d",)],
+)
+def test_alter_refuses_what_is_no_setting(shop, arguments):
+    before = shop.ok("topic", "show", "orders", "-o", "json")
+    assert shop("topic", "alter", "orders", *arguments).exit_code == 2
+    assert json.loads(shop.ok("topic", "show", "orders", "-o", "json"))["settings"] == json.loads(before)["settings"]
+
+
+def test_what_follows_from_a_limit_is_said(shop):
+    shop.ok("topic", "alter", "orders", "retain_bytes=1MiB", "retain=1h")
+    shown = [" ".join(line.split()) for line in shop.ok("topic", "show", "orders", "-o", "table").splitlines()]
+    assert "settings.segment_bytes 128KiB, derived from retain_bytes" in shown
+    assert "settings.segment_age 450s, derived from retain" in shown
+    fields = json.loads(shop.ok("topic", "show", "orders", "-o", "json"))
+    assert (fields["settings"]["segment_bytes"], fields["settings"]["segment_age"]) == (128 << 10, "450s")
+    assert fields["derived"] == ["segment_bytes", "segment_age"]
+    assert "segment" not in shop.ok("topic", "ls", "-o", "table"), "of the settings, those that were given"
+    shop.ok("topic", "alter", "orders", "segment_bytes=64KiB", "segment_age=1d")
+    fields = json.loads(shop.ok("topic", "show", "orders", "-o", "json"))
+    assert (fields["settings"]["segment_bytes"], fields["settings"]["segment_age"]) == (64 << 10, "1d")
+    assert fields["derived"] == []
+    result = shop("topic", "alter", "orders", "segment_bytes=default", "segment_age=default", "-o", "json")
+    assert json.loads(result.stdout)["derived"] == ["segment_bytes", "segment_age"]
+    assert "segment_bytes: 65536 -> 131072" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "create"), ("topic", "ls"), ("topic", "show"), ("topic", "drop", "--yes"), ("append",), ("read",),
+        ("tail",), ("verify",), ("group", "reset", "g", "--to", "latest", "--topic"), ("read", "--group", "g"),
+    ],
+)  # fmt: skip
+def test_a_star_inside_of_a_level_is_usage(shop, arguments):
+    shop.ok("read", "orders", "--group", "g")
+    result = shop(*arguments, "sensor_*", *(["x"] if arguments == ("append",) else []))
+    assert result.exit_code == 2, result.output
+    assert "* stands for a whole level, as in 'sensors.*'" in result.stderr
     assert len(shop.ok("topic", "ls").splitlines()) == 2
 
 
@@ -85,6 +168,13 @@ def test_create_refuses_what_exists(shop):
     result = shop("topic", "create", "orders")
     assert result.exit_code == 4
     assert json.loads(shop("topic", "create", "orders", "-o", "json").stderr)["error"]["code"] == "topic-exists"
+
+
+@pytest.mark.parametrize("text", ["-1", "1e3", "two", "", "2.5"])
+def test_partitions_that_are_no_number(cli, text):
+    result = cli("topic", "create", "orders", "--partitions", text)
+    assert result.exit_code == 2
+    assert f"partitions={text} is not a number of partitions: write an integer from 1 on." in result.stderr
 
 
 @pytest.mark.parametrize("setting", ["compres=zstd", "compress=fast", "partitions=0", "partitions=x", "partitions"])

@@ -221,6 +221,13 @@ def test_reset_asks_and_without_a_terminal_refuses(shop):
     assert (still.exit_code, still.stderr) == (0, "Reset billing: 0 partitions moved.\n")
 
 
+def test_reset_to_a_date_goes_to_its_midnight_in_utc(shop):
+    shop.ok("group", "reset", "billing", "--to", "2026-01-01", "--yes")
+    assert positions(shop) == [0, 0]
+    shop.ok("group", "reset", "billing", "--to", "9999-12-31", "--yes")
+    assert positions(shop) == [3, 2]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -230,7 +237,7 @@ def test_reset_asks_and_without_a_terminal_refuses(shop):
         ("--to", "1"),
         ("--to", "5:1"),
         ("--shift", "much"),
-        ("--to", "2026-11-15"),
+        ("--to", "2026-11-15T20:00"),
     ],
 )
 def test_reset_refuses_what_it_cannot_understand(shop, arguments):

@@ -146,5 +146,5 @@ def test_a_tail_goes_on_with_topics_that_come_later(sensors):
 
 def test_a_pattern_that_printed_nothing_begins_anew(sensors):
     process = sensors.start("tail", "nothing.*", "-n", "3")
-    time.sleep(1.0)
+    sensors.until_it_waits(process)
     assert offered(interrupt(process)) == "tailrace tail 'nothing.*' -n 3"

@@ -65,7 +65,7 @@ def test_ctrl_c_before_any_record(cli):
     process = cli.start("append", "orders", "a")
     process.communicate(timeout=30)
     process = cli.start("tail", "later")
-    time.sleep(1.0)
+    cli.until_it_waits(process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -144,7 +144,7 @@ def test_follow_across_processes(cli):
     cli.ok("append", "other", "a")
     process = cli.start("tail", "orders", "-o", "jsonl")
     try:
-        time.sleep(0.5)
+        cli.until_it_waits(process)
         cli.ok("append", "orders", "late")
         assert b'"value": "late"' in read_line(process)
         cli.ok("append", "orders", "later")

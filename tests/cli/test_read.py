@@ -203,6 +203,24 @@ def test_reading_creates_nothing(cli, tmp_path):
         assert not cli.path.exists()
 
 
+def test_a_date_is_its_midnight_in_utc(cli):
+    for value, time in (("a", "2026-11-14T23:59Z"), ("b", "2026-11-15"), ("c", "2026-11-15T23Z"), ("d", "2026-11-16")):
+        cli.ok("append", "days", value, "--timestamp", time)
+    assert cli.ok("read", "days", "2026-11-15").split() == ["b", "c", "d"]
+    assert cli.ok("read", "days", "2026-11-15", "--stop", "2026-11-16").split() == ["b", "c"]
+    cli.ok("topic", "trim", "days", "--before", "2026-11-16", "--yes")
+    assert cli.ok("read", "days").split() == ["d"]
+
+
+def test_what_is_suggested_for_a_time_without_a_zone_is_accepted(cli):
+    cli.ok("append", "days", "a")
+    for text in ("2026-11-15T20:00", "2026-W47-1", "2026-11-15 20:00"):
+        refused = cli("read", "days", text)
+        assert refused.exit_code == 2
+        suggested = refused.stderr.split("has no zone: write '")[1].split("'")[0]
+        cli.ok("read", "days", suggested)
+
+
 def test_a_typo_creates_no_topic_and_is_corrected(shop):
     result = shop("read", "ordes")
     assert result.exit_code == 3

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
+
+from tailrace.cli.program import root
 
 
 @pytest.fixture
@@ -106,3 +109,26 @@ def test_a_log_below_a_file_is_a_wrong_path(cli, tmp_path, below):
     assert result.exit_code == 3
     assert result.stderr.splitlines()[0].endswith(f" cannot be made: {file} is a file, not a directory.")
     assert "acknowledged" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["append orders 1", "read orders", "topic ls", "doctor", "repair", "stats"])
+def test_an_address_is_no_directory(cli, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    told = "tailrace: s3://bucket/log cannot be the directory of the log: s3: addresses are not supported."
+    result = cli("-L", "s3://bucket/log", *command.split())
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (1, told)
+    monkeypatch.setenv("TAILRACE_LOG", "s3://bucket/log")
+    result = CliRunner().invoke(root, command.split(), prog_name="tailrace")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (1, told)
+    assert names(tmp_path) == []
+
+
+def test_an_address_is_no_backup_and_nothing_to_restore_into(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli.ok("append", "orders", "1")
+    before = names(tmp_path)
+    for command in (("backup", "gs://bucket/b"), ("restore", "gs://b", "new"), ("restore", "old", "gs://b")):
+        result = cli(*command)
+        assert result.exit_code == 1
+        assert "gs: addresses are not supported" in result.stderr
+    assert names(tmp_path) == before

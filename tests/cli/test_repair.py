@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -240,7 +241,7 @@ def test_what_a_repair_gave_up_is_no_record(damaged, tmp_path):
     told = iter(["1 record", "0 records and 1 lost record", "1 record"])
     for before, records, lost in ((1, 2, 1), (2, 2, 0), (3, 1, 0)):
         result = good(damaged, "topic", "trim", "orders", "--before", str(before), "-y")
-        assert result.stderr == f"Trimmed {next(told)}.\n"
+        assert re.match(f"Trimmed {next(told)}[,;]", result.stderr)
         (row,) = json.loads(damaged.ok("topic", "ls", "-o", "json"))
         assert (row["records"], row["lost_records"]) == (records, lost)
 

@@ -89,7 +89,7 @@ def test_a_reading_goes_on_with_all_of_its_options(cli):
 def test_a_tail_that_printed_nothing_is_a_tail_again(cli):
     cli.ok("append", "orders", *map(str, range(30)))
     process = cli.start("tail", "later", "-n", "3", "-k", "k", "-L", str(cli.path))
-    time.sleep(1.0)
+    cli.until_it_waits(process)
     stderr = interrupt(process)
     assert offered(stderr) == f"tailrace tail later -k k -n 3 -L {cli.path}"
     assert b"earliest" not in stderr
@@ -98,7 +98,7 @@ def test_a_tail_that_printed_nothing_is_a_tail_again(cli):
 def test_a_tail_whose_filter_found_nothing_goes_on_at_the_end(cli):
     cli.ok("append", "orders", *map(str, range(30)))
     process = cli.start("tail", "orders", "-k", "nobody")
-    time.sleep(1.0)
+    cli.until_it_waits(process)
     assert offered(interrupt(process)) == "tailrace read orders 30 -k nobody -f"
 
 

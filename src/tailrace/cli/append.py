@@ -65,7 +65,7 @@ class Request(NamedTuple):
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record; may repeat."
 )
-@click.option("--timestamp", metavar="T", help="Time of every record: ISO with a zone, or microseconds since 1970.")
+@click.option("--timestamp", metavar="T", help="Time of every record: ISO with a zone, a date, or microseconds.")
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="Partition, whatever the key.")
 @click.option(
     "--expect-offset",

@@ -18,15 +18,16 @@ OFFSET_MAX = (1 << 63) - 1
 # A time given as a number outside of these is in another unit than microseconds.
 TIME_US_MIN, TIME_US_MAX = 10**14, 10**17
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(us|ms|s|m|h|d|w)", re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION_SECONDS_MAX = 36_525 * 86_400.0
 _SWITCHES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-_PLACES = "earliest, latest, an offset such as 17, 0:17,1:20, 2026-11-15T20:00Z or -10m"
+_PLACES = "earliest, latest, an offset such as 17, 0:17,1:20, 2026-11-15, 2026-11-15T20:00Z or -10m"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text stands for many topics: a level that is *, or a final `...`; a* is a plain name."""
+    """Whether a text stands for many topics: a level that is *, or a final `...`."""
     return text.endswith("...") or "*" in text.split(".")
 
 
@@ -115,7 +116,7 @@ def parse_durable(text: str) -> bool | str:
 
 
 def parse_time(text: str) -> datetime | int:
-    """A timestamp: ISO with a zone, or microseconds since 1970; ValueError says what is wrong."""
+    """A timestamp: ISO with a zone, a date for its midnight in UTC, or microseconds since 1970, else ValueError."""
     if _is_number(text):
         return check_time(int(text[:20]))
     from datetime import UTC, datetime
@@ -125,7 +126,9 @@ def parse_time(text: str) -> datetime | int:
     except ValueError:
         raise ValueError(f"{text!r} is not a time: write 2026-11-15T20:00Z, or microseconds since 1970") from None
     if moment.utcoffset() is None:
-        raise ValueError(f"{text!r} has no zone: write {text + 'Z'!r} for UTC")
+        if not _DATE.fullmatch(text):
+            raise ValueError(f"{text!r} has no zone: write {moment.isoformat() + 'Z'!r} for UTC")
+        moment = moment.replace(tzinfo=UTC)
     try:
         return moment.astimezone(UTC)
     except OverflowError:
@@ -208,26 +211,6 @@ def parse_headers(texts: Iterable[str]) -> Headers | None:
             raise click.UsageError(f"The name of the header {text!r} is not UTF-8.") from None
         pairs.append((name, os.fsencode(value)))
     return Headers(pairs) if pairs else None
-
-
-def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Settings written as name=value, each in the type that the library wants."""
-    settings: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f"{text!r} is not a setting: write name=value, such as compress=zstd.")
-        if name == "durable":
-            settings[name] = None if value == "default" else parse_durable(value)
-        elif name == "keep_unread":
-            # Also a single group, for which the library wants a list.
-            groups = [group for group in value.split(",") if group]
-            settings[name] = _SWITCHES.get(value.lower(), groups)
-        elif name == "retain_bytes" and value.lower() == "none":
-            settings[name] = None
-        else:
-            settings[name] = int(value) if _is_number(value) and len(value) <= 20 else value
-    return settings
 
 
 def one_of(options: Mapping[str, Any], names: Iterable[str]) -> str | None:

@@ -102,7 +102,8 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Read the records of a topic.
 
     TOPIC may be a pattern, 'sensors.*' or 'sensors...': every topic that matches is read. START is earliest, latest, an
-    offset, offsets by partition (0:17,1:20), a time (2026-11-15T20:00Z) or how long ago (-10m). A terminal gets a line
+    offset, offsets by partition (0:17,1:20), a time (2026-11-15T20:00Z), a date (its midnight
+    in UTC) or how long ago (-10m). A terminal gets a line
     a record; a pipe gets each value and a line feed.
     """
     run(invocation, topic, options)

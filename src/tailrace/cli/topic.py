@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import check_partition, is_pattern, parse_place, parse_settings
+from tailrace.types import SETTINGS
+
+from .arguments import check_partition, is_pattern, parse_place
 from .candidates import complete_topics
 from .commands import Group
 from .commands import group as make_group
@@ -14,8 +16,9 @@ from .confirmation import confirm, counted
 from .failure import answering, wrong_arguments
 from .invocation import Invocation
 from .lags import LAG_FIELDS, lags_by_topic
-from .output import human_cell, human_size, write, write_object, write_rows
+from .output import human_size, write, write_object, write_rows
 from .quoting import printable, quote
+from .settings import parse_settings, setting_cell, setting_options
 
 if TYPE_CHECKING:
     from tailrace import Log, Topic
@@ -36,18 +39,6 @@ LIST_FIELDS = (
 _OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
 # What a narrow terminal goes without, the first first.
 _SPARE_FIELDS = ("oldest", "rate", "settings", "groups", "newest", "bytes", "partitions")
-# What a listing for people leaves out of the settings; a test holds it to the library.
-DEFAULTS = {
-    "partitioner": "crc32",
-    "durable": None,
-    "compress": "none",
-    "max_record_bytes": 64 << 20,
-    "segment_bytes": 256 << 20,
-    "segment_age": "1d",
-    "retain": "forever",
-    "retain_bytes": None,
-    "keep_unread": False,
-}
 _TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records", "lost_records")
 
 
@@ -65,9 +56,13 @@ def list_topics(invocation: Invocation, match: str) -> None:
     """List topics: * in MATCH is one level, a final ... is the rest."""
     with invocation.open("read") as log:
         lags = lags_by_topic(invocation, log)
-        rows = [_listed({**info.to_json(), "groups": lags.get(info.name, [])}) for info in log.topics(match)]
+        infos = log.topics(match)
+        rows = [_listed({**info.to_json(), "groups": lags.get(info.name, [])}) for info in infos]
     if invocation.format() == "table":
-        rows = [{**row, "settings": _special(row["settings"]), "groups": _behind(row["groups"])} for row in rows]
+        rows = [
+            {**row, "settings": _special(info), "groups": _behind(row["groups"])}
+            for info, row in zip(infos, rows, strict=True)
+        ]
     if rows or invocation.format() != "table":
         # A table of a log without groups has no empty column for them, nor for losses where there are none.
         empty = {"groups": not lags, "lost_records": not any(row["lost_records"] for row in rows)}
@@ -80,13 +75,12 @@ def list_topics(invocation: Invocation, match: str) -> None:
 
 @command.command("create")
 @click.argument("name")
-@click.option(
-    "--set", "texts", multiple=True, metavar="NAME=VALUE", help="A setting, such as partitions=4; may repeat."
-)
+@setting_options
+@click.option("--set", "texts", multiple=True, metavar="NAME=VALUE", help="A setting by its name; may repeat.")
 @click.pass_obj
-def create(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
-    """Create a topic, and the log when there is none."""
-    settings = parse_settings(texts)
+def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: str | None) -> None:
+    """Create a topic, and the log when there is none. `none` for a setting is its default."""
+    settings = parse_settings(options, texts)
     with invocation.open("create") as log:
         if any(info.name == name for info in _infos(log, name)):
             from tailrace.errors import TopicExistsError
@@ -113,11 +107,17 @@ def show(invocation: Invocation, name: str) -> None:
 
 @command.command("alter")
 @click.argument("name", shell_complete=complete_topics)
-@click.argument("texts", nargs=-1, required=True, metavar="NAME=VALUE...")
+@click.argument("texts", nargs=-1, metavar="[NAME=VALUE]...")
+@setting_options
 @click.pass_obj
-def alter(invocation: Invocation, name: str, texts: tuple[str, ...]) -> None:
-    """Change settings of a topic; partitions can only grow."""
-    settings = parse_settings(texts)
+def alter(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: str | None) -> None:
+    """Change settings of a topic; partitions can only grow.
+
+    `none` takes a setting back, so that the topic has its default again: --retain none.
+    """
+    settings = parse_settings(options, texts)
+    if not settings:
+        raise click.UsageError("No setting was given: write, for example, --retain 14d.")
     with invocation.open("change") as log:
         topic = log.topic(name)
         before = dict(topic.settings)
@@ -145,7 +145,8 @@ def trim(invocation: Invocation, name: str, before: str, partition: int | None, 
     with invocation.open("read" if dry_run else "change") as log:
         topic = log.topic(name)
         plan = _trim_plan(topic, place, partition)
-        if _info(log, name).lost_records:
+        info = _info(log, name)
+        if info.lost_records:
             plan = [_without_lost(topic, row) for row in plan]
         places = {row["partition"]: row["before"] for row in plan if row["before"] > row["earliest"]}
         records, lost = (sum(row[field] for row in plan) for field in ("records", "lost_records"))
@@ -154,12 +155,17 @@ def trim(invocation: Invocation, name: str, before: str, partition: int | None, 
             confirm(invocation, f"trim {count} of {printable(name)} for ever")
             # The offsets that were shown, so that exactly what was agreed to goes.
             topic.trim(places)
+        freed = info.bytes - sum(each.bytes for each in _infos(log, name)) if places and not dry_run else 0
     deed = f"{'Would trim' if dry_run else 'Trimmed'} {count}"
     with answering(f"{deed} of {printable(name)}"):
         # A table has no empty column for losses where there are none.
         shown = [name for name in _TRIM_FIELDS if lost or name != "lost_records" or invocation.format() != "table"]
         write_rows(invocation, shown, plan)
-    invocation.note(f"{deed}.")
+    space = ""
+    if places and not dry_run:
+        nothing = "; a segment is freed once all of its records are trimmed"
+        space = f", {human_size(freed)} freed" if freed > 0 else nothing
+    invocation.note(f"{deed}{space}.")
 
 
 @command.command("drop")
@@ -184,13 +190,14 @@ def _infos(log: Log, name: str) -> list[TopicInfo]:
     return [] if is_pattern(name) else log.topics(name)
 
 
-def _special(settings: dict[str, Any]) -> str | None:
+def _special(info: TopicInfo) -> str | None:
     """The settings that are not as they are unless given; the partitions have a column of their own."""
-    special = {name: value for name, value in settings.items() if name in DEFAULTS and value != DEFAULTS[name]}
-    cells = {
-        name: human_size(value).replace(" ", "") if name.endswith("bytes") else human_cell(name, value)
-        for name, value in special.items()
+    special = {
+        name: value
+        for name, value in info.settings.items()
+        if name != "partitions" and value != SETTINGS[name].default and name not in info.derived
     }
+    cells = {name: setting_cell(name, value) for name, value in special.items()}
     return " ".join(f"{name}={cell}" for name, cell in cells.items()) or None
 
 
@@ -216,14 +223,18 @@ def _listed(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
-    fields = _listed(_info(log, name).to_json())
+    info = _info(log, name)
+    fields = _listed(info.to_json())
     offsets = [
         {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
     ]
     groups = lags_by_topic(invocation, log).get(name, [])
     if invocation.format() != "table":
-        write_object(invocation, {**fields, "groups": groups, "offsets": offsets})
+        write_object(invocation, {**fields, "derived": [*info.derived], "groups": groups, "offsets": offsets})
         return
+    for each in info.derived:
+        limit = each.replace("segment", "retain").removesuffix("_age")
+        fields["settings"][each] = f"{setting_cell(each, fields['settings'][each])}, derived from {limit}"
     write_object(invocation, {name: value for name, value in fields.items() if value or name != "lost_records"})
     write("\n")
     write_rows(invocation, _OFFSET_FIELDS, offsets)

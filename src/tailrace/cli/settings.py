@@ -1,0 +1,57 @@
+"""The settings of a topic on the command line: an option of each, made from what the library says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from tailrace.types import SETTINGS, SettingInfo
+
+from .output import human_cell, human_size
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# What takes a setting back, whichever it is.
+UNSET = "none"
+
+
+def setting_options(function: Function) -> Function:
+    """Give a command an option for each setting; one that was not given is None."""
+    for name, info in reversed([*SETTINGS.items()]):
+        shown = UNSET if info.default is None else setting_cell(name, info.default)
+        words = f"{info.meaning}.  [default: {shown}]"
+        function = click.option(f"--{name.replace('_', '-')}", name, metavar=info.form, help=words)(function)
+    return function
+
+
+def parse_settings(options: Mapping[str, str | None], pairs: Iterable[str] = ()) -> dict[str, Any]:
+    """The settings that were given as options, or as name=value, each in the type that the library wants."""
+    given = {name: text for name, text in options.items() if text is not None}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{pair!r} is not a setting: write --compress zstd, or compress=zstd.")
+        if name in given:
+            raise click.UsageError(f"The setting {name} is given twice.")
+        given[name] = text
+    return {name: _parse(name, SETTINGS.get(name), text) for name, text in given.items()}
+
+
+def setting_cell(name: str, value: Any) -> str:
+    """A setting as people read it."""
+    return human_size(value).replace(" ", "") if name.endswith("bytes") else human_cell(name, value)
+
+
+def _parse(name: str, info: SettingInfo | None, text: str) -> Any:
+    if info is None:
+        # The library refuses it, with the name that was probably meant.
+        return text
+    words = {UNSET: info.default, **info.words}
+    if text.lower() in words:
+        return words[text.lower()]
+    if info.listed:
+        return [each for each in text.split(",") if each]
+    if info.form == "N" and not text.isdecimal():
+        raise click.UsageError(f"{name}={text} is not a number of {name}: write an integer from 1 on.")
+    return int(text) if text.isdecimal() and text.isascii() and len(text) <= 20 else text
