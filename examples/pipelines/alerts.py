@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 (everybody calls it so)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import tailrace
+import tailrace.spark
 
 FAILURES = 3
 WINDOW = "10 minutes"
@@ -41,18 +42,14 @@ def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
         .load(log)
     )
 
+    write = tailrace.spark.write_batch(log, topic="alerts")
+
     # In append mode an alert would wait until its window is over. In update mode a batch has every window that it
     # changed: the third failure is told at once. The fourth must not be, so what was told is looked up.
     def tell(batch: DataFrame, number: int) -> None:
         new = alerts(batch).join(told(batch.sparkSession, log), "id", "left_anti").drop("id")
         # A batch that Spark runs again after a crash is known by its query, whose id is in the checkpoint, and number.
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        (
-            new.write.format("tailrace")
-            .mode("append")
-            .options(topic="alerts", txnAppId=f"alerts-{query}", txnVersion=number)
-            .save(log)
-        )
+        write(new, number)
 
     return failures(payments).writeStream.outputMode("update").foreachBatch(tell)
 

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (everybody calls it so)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import tailrace.spark
+
 RECORD = "_key BINARY, _value BINARY, _topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP"
 
 
@@ -33,6 +35,8 @@ def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
         .load(log)
     )
 
+    write = tailrace.spark.write_batch(log, createTopics=True, partitions=4)
+
     # Why not an ordinary join of the two: a DataFrame of customers is a snapshot, and a query that runs for weeks would
     # never hear of a new one. And why not a join of two streams: it would keep every customer and every order in its
     # state, and pair an order with all that a customer ever was. So each batch of orders looks at the customers anew.
@@ -40,13 +44,7 @@ def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
         records = enriched(batch, latest_customers(batch.sparkSession, log))
         # Spark may run a batch again after a crash. By its number, and by the id of the query, which is kept in the
         # checkpoint, the log knows it again and appends nothing: both topics have a batch whole, and once.
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        (
-            records.write.format("tailrace")
-            .mode("append")
-            .options(createTopics=True, partitions=4, txnAppId=f"orders-{query}", txnVersion=number)
-            .save(log)
-        )
+        write(records, number)
 
     return orders.writeStream.foreachBatch(enrich)
 

@@ -35,7 +35,7 @@ def test_a_tiny_run_reports_every_part_and_leaves_nothing(tmp_path):
     found = json.loads((tmp_path / "spark.json").read_text("utf-8"))
     rows = found["results"]
     assert all(row["median"] > 0 and row["durability"] and row["samples"] for row in rows)
-    assert sum(len(row["goals"]) for row in rows) == 5
+    assert sum(len(row["goals"]) for row in rows) == 9
     assert {row["work"] for row in rows if row["goals"]} == {row["work"] for row in rows}
     assert all(row["ratio"] and row["ratio_against"] != "poll" for row in rows if row["goals"])
     assert found["machine"]["pyspark"]

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import tailrace
 from tailrace.spark import sessions
 from tests.spark import launch
 
@@ -81,6 +83,65 @@ class TestSessions:
         assert conf["spark.app.name"] == "mine"
         assert conf[SOCKETS] == "false"
         assert conf["spark.sql.ansi.enabled"] == "false"
+
+
+OWN = """
+import sys
+import tailrace.spark
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.read.format("tailrace").option("subscribe", "orders").load(sys.argv[1])
+print("#", frame.count())
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(launch.missing() is not None, reason=str(launch.missing()))
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_session_of_the_users_own_in_an_environment_that_is_not_active(tmp_path):
+    """Spark starts the first `python3` on the path, which knows nothing of what is installed here."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec "{Path(sys.base_prefix, "bin", "python3")}" "$@"\n')
+    other.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+    environment = {**kept, "PATH": f"{other.parent}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    without = [other, "-c", "import tailrace"]
+    assert subprocess.run(without, env=environment, capture_output=True, check=False, timeout=60).returncode == 1
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("orders").extend(["a", "b"])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OWN, tmp_path / "log"],
+        env=environment, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path,
+    )  # fmt: skip
+    assert "# 2" in done.stdout.splitlines(), done.stderr[-3_000:]
+
+
+class TestPython:
+    """Which Python a session that is made later gives to the processes that Spark starts."""
+
+    def python(self, **environment):
+        program = "import os, tailrace.spark; print(os.environ.get('PYSPARK_PYTHON'))"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            env={**kept, **environment}, capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def test_the_one_that_runs(self):
+        assert self.python() == sys.executable
+
+    def test_unless_another_was_said(self, tmp_path):
+        assert self.python(PYSPARK_PYTHON="python3.12") == "python3.12"
+        assert self.python(PYSPARK_SUBMIT_ARGS="--conf spark.pyspark.python=/x pyspark-shell") == "None"
+        (tmp_path / "spark-defaults.conf").write_text("spark.pyspark.python /x\n")
+        assert self.python(SPARK_CONF_DIR=str(tmp_path)) == "None"
+
+    def test_nor_in_a_program_that_was_submitted(self):
+        """Spark runs already, and may run its tasks on hosts where this Python is not."""
+        assert self.python(PYSPARK_GATEWAY_PORT="4040") == "None"
 
 
 class TestChoices:

@@ -396,6 +396,21 @@ class TestFailures:
             assert numbers(second.topic("a")) == [*range(5)]
             handles.close_all()
 
+    def test_another_log_at_the_same_path_whose_topics_have_fewer_partitions(self, log, tmp_path):
+        """Rows are not sorted for the partitions of the log that was there before."""
+        rows = pa.table({"value": ["x"] * 50, "key": [str(at) for at in range(50)], "topic": ["a"] * 50})
+        log.close()
+        for partitions in (4, 2):
+            handles.close_all()
+            shutil.rmtree(tmp_path / "log")
+            with tailrace.open(tmp_path / "log") as made:
+                topic = made.topic("a", partitions=partitions)
+                Job("value string, key string, topic string", path=made.location).run(rows)
+                expected = [made.topic("twin", partitions=partitions).append(b"", key=str(at)) for at in range(50)]
+                found = {record.key: record.partition for record in topic.read()}
+                assert found == {str(at).encode(): where.partition for at, where in enumerate(expected)}
+                handles.close_all()
+
     def test_a_topic_that_was_dropped_meanwhile(self, log):
         write = job(log)
         messages = write.tasks([table(50)])

@@ -25,9 +25,7 @@ def test_examples_run(spark, tmp_path, monkeypatch, capsys):
     # Paths in a document are short; the workers have another directory.
     names: dict[str, object] = {"__name__": "document"}
     for block in blocks:
-        block = block.replace('"shop"', repr(str(tmp_path / "shop"))).replace(
-            '"checkpoint"', repr(str(tmp_path / "checkpoint"))
-        )
+        block = re.sub(r'"(shop|checkpoint[a-z-]*)"', lambda found: repr(str(tmp_path / found[1])), block)
         exec(compile(block, str(DOCUMENT), "exec"), names)
     promised = re.findall(r"^\s*print\(.*\)\s+# (.+)$", "\n".join(blocks), re.MULTILINE)
     printed = iter(capsys.readouterr().out.splitlines())

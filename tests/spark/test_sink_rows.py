@@ -14,10 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tailrace
+from tailrace.bulk import FrameBuilder
 from tailrace.errors import InvalidNameError, RecordTooLargeError, TopicNotFoundError
+from tailrace.limits import KEY_BYTES_MAX
 from tailrace.partitioner import HASHES
 from tailrace.spark import handles, rows
 from tailrace.spark.hashing import partitions_of
+from tests.spark import plain
 from tests.spark.tasks import Job
 
 TIME_US = 1_763_200_000_000_000
@@ -110,13 +113,36 @@ class TestRecords:
             pa.table({"value": ["a", "b", "c"], "headers": made}),
             topic="a",
         )
-        listed = pa.array([[{"key": "x", "value": None}], None, []], HEADERS)
+        listed = pa.array([[{"key": "x", "value": b""}], None, []], HEADERS)
         ddl = "value string, headers array<struct<key: string, value: binary>>"
         write(log, ddl, pa.table({"value": ["a", "b", "c"], "headers": listed}), topic="a")
         assert [dict(record.headers) for record in topic.read()] == [{"x": b"1"}, {}, {}, {"x": b""}, {}, {}]
         hole = pa.array([[None]], HEADERS)
         with pytest.raises(ValueError, match="null among the headers"):
             write(log, ddl, pa.table({"value": ["a"], "headers": hole}), topic="a")
+
+    @pytest.mark.parametrize("kind", ["list", "map"])
+    def test_a_header_without_a_value_is_refused_by_its_name(self, log, kind):
+        """Kafka has null for it, and the format has not: empty bytes would be something else."""
+        topic = log.topic("a", partitions=1)
+        pairs = [[("x", b"1"), ("trace", None)], [("x", b"2")]]
+        if kind == "map":
+            ddl, made = "map<string, binary>", pa.array(pairs, pa.map_(pa.string(), pa.binary()))
+        else:
+            ddl = "array<struct<key: string, value: binary>>"
+            made = pa.array([[{"key": name, "value": value} for name, value in row] for row in pairs], HEADERS)
+        table = pa.table({"value": ["a", "b"], "headers": made})
+        with pytest.raises(ValueError, match="The header 'trace' of a row has a null value"):
+            write(log, f"value string, headers {ddl}", table, topic="a")
+        assert records(topic) == []
+        write(log, f"value string, headers {ddl}", table.slice(1), topic="a")
+        assert [dict(record.headers) for record in topic.read()] == [{"x": b"2"}]
+
+    def test_a_header_without_a_name(self, log):
+        log.topic("a", partitions=1)
+        table = pa.table({"value": ["a"], "headers": pa.array([[{"key": None, "value": b"1"}]], HEADERS)})
+        with pytest.raises(ValueError, match="a header whose key is null"):
+            write(log, "value string, headers array<struct<key: string, value: binary>>", table, topic="a")
 
     def test_columns_that_are_null_everywhere_say_nothing(self, log):
         topic = log.topic("a", partitions=3)
@@ -148,12 +174,22 @@ class TestRecords:
         assert before <= second.timestamp_us <= log.engine.files.now_us()
 
     def test_neither_value_nor_key(self, log):
+        """As in Kafka, it is a record with both null."""
         topic = log.topic("a", partitions=1)
-        table = pa.table({"value": pa.array([None, "a"]), "key": pa.array([None, "k"])})
-        with pytest.raises(ValueError, match="1 rows have neither a value nor a key"):
-            write(log, "value string, key string", table, topic="a")
-        write(log, "value string, key string", pa.table({"value": pa.array([None, "a"]), "key": ["x", "k"]}), topic="a")
-        assert records(topic) == [(0, b"x", None), (0, b"k", b"a")]
+        table = pa.table({"value": pa.array([None, "a", None]), "key": pa.array([None, "k", "x"])})
+        write(log, "value string, key string", table, topic="a")
+        assert records(topic) == [(0, None, None), (0, b"k", b"a"), (0, b"x", None)]
+        write(log, "value string", pa.table({"value": pa.array([None], pa.string())}), topic="a")
+        assert records(topic)[3:] == [(0, None, None)]
+        read = plain.batch("key binary, value binary", path=log.location, subscribe="a").to_pylist()
+        assert [read[0], read[3]] == [{"key": None, "value": None}] * 2
+        assert log.verify().ok
+
+    def test_columns_without_a_meaning_are_left_out(self, log):
+        topic = log.topic("a", partitions=1)
+        table = pa.table({"id": [1], "value": ["a"], "keys": [["x"]], "offset": [7]})
+        write(log, "id bigint, value string, keys array<string>, offset bigint", table, topic="a")
+        assert records(topic) == [(0, None, b"a")]
 
     def test_a_value_that_is_too_large_for_its_topic(self, log):
         topic = log.topic("a", max_record_bytes=100)
@@ -233,6 +269,19 @@ class TestTopics:
         found = {name: sorted(record.text for record in log.topic(name).read()) for name in set(names)}
         assert found == {"a": ["0", "2", "5"], "b.c": ["1", "4"], "d": ["3"]}
 
+    def test_columns_that_are_null_for_all_rows_of_one_topic(self, log):
+        """They say nothing there, and what they say holds for the rows of the other topic."""
+        for name in ("a", "b"):
+            log.topic(name, partitions=3)
+        time = pa.array([TIME_US, None, TIME_US, None], pa.timestamp("us", "UTC"))
+        table = self.table(["a", "b", "a", "b"]).append_column("partition", pa.array([2, None, 0, None], pa.int32()))
+        table = table.append_column("key", pa.array(["k", None, "l", None])).append_column("timestamp", time)
+        write(log, "value string, topic string, partition int, key string, timestamp timestamp", table)
+        assert records(log.topic("a")) == [(0, b"l", b"2"), (2, b"k", b"0")]
+        assert {record.timestamp_us for record in log.topic("a").read()} == {TIME_US}
+        (place,) = {record.partition for record in log.topic("b").read()}
+        assert records(log.topic("b")) == [(place, None, b"1"), (place, None, b"3")]
+
     def test_the_option_goes_before_the_column(self, log):
         log.topic("z", partitions=1)
         write(log, "value string, topic string", self.table(["a", None]), topic="z")
@@ -271,6 +320,32 @@ class TestTopics:
         outbox.create(log)
         with pytest.raises(InvalidNameError):
             write(log, "value string, topic string", self.table([outbox.TOPIC]))
+
+
+def test_rows_of_many_partitions_are_made_frames_together(log, monkeypatch):
+    """What a partition costs in Arrow calls would be most of what a task over a thousand of them costs."""
+    topic = log.topic("wide", partitions=200)
+    calls = []
+    real = rows.prepare_runs
+    monkeypatch.setattr(rows, "prepare_runs", lambda *columns: calls.append(len(columns[0])) or real(*columns))
+    monkeypatch.setattr(FrameBuilder, "extend", None)
+    table = pa.table(
+        {"key": [f"k{number}" for number in range(1_000)], "value": [f"v{number}" for number in range(1_000)]}
+    )
+    write(log, "key string, value string", table, topic="wide")
+    assert calls == [1_000]
+    found = [*topic.read()]
+    assert sorted((record.key, record.value) for record in found) == sorted(
+        (f"k{number}".encode(), f"v{number}".encode()) for number in range(1_000)
+    )
+    assert len({record.partition for record in found}) > 150
+
+
+def test_a_key_that_is_too_long(log):
+    log.topic("orders", partitions=2)
+    table = pa.table({"key": ["k" * (KEY_BYTES_MAX + 1), "k"], "value": ["v", "v"]})
+    with pytest.raises(RecordTooLargeError, match="The key has"):
+        write(log, "key string, value string", table, topic="orders")
 
 
 def test_order_is_kept_within_a_partition(log, monkeypatch):

@@ -102,7 +102,7 @@ def test_a_failing_row_writes_nothing(spark, log):
         (["'x' AS value"], {"topci": "a"}, "no option 'topci': did you mean topic?"),
         (["'x' AS value"], {"topic": "b"}, "There is no topic 'b'."),
         (["1 AS value"], {}, "The column 'value' is int: it must be binary or string"),
-        (["'x' AS value", "1 AS id"], {}, "no place for the column 'id'"),
+        (["1 AS id"], {}, "There is no column 'value' among id"),
         (["'x' AS value"], {"txnAppId": "x"}, "txnAppId is given without txnVersion"),
     ],
     ids=["option", "topic", "type", "column", "transaction"],

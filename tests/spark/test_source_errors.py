@@ -13,8 +13,9 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 import tailrace
 from tests.spark.test_source_options import MALFORMED, slips
 
-# Spark adds lines of its own above a sentence: which step failed, and a few of a traceback.
-LINES_ABOVE_MAX = 10
+# Spark adds lines of its own above a sentence: which step failed, and a few of a traceback. How much of the source a
+# traceback shows beneath each place depends on the version of Python.
+LINES_ABOVE_MAX = 6
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def told(action, kind=AnalysisException):
         assert noise not in text, text
     lines = text.split("\n=== Streaming Query")[0].split("\n SQLSTATE")[0].splitlines()
     (first,) = [number for number, line in enumerate(lines) if line.startswith(("ValueError: ", "tailrace.errors."))]
-    assert first <= LINES_ABOVE_MAX, text
+    assert len([line for line in lines[:first] if not line.startswith("    ")]) <= LINES_ABOVE_MAX, text
     return " ".join(lines[first:]).partition(": ")[2]
 
 
@@ -91,7 +92,9 @@ def test_malformed_values_elsewhere(spark, log, stream, way):
         given = ", ".join(f"{name} '{value}'" for name, value in {"log": log.location, **options}.items())
         spark.sql(f"CREATE TEMPORARY VIEW malformed USING tailrace OPTIONS ({given})")
 
-    for options, words in list(malformed_values())[5::6]:
+    # In SQL Spark has its own use for a path, and does not show it to a source.
+    values = [each for each in malformed_values() if not {"path", "paths"} & each[0].keys()]
+    for options, words in values[5::6]:
         found = told(lambda options=options: (stream if way == "stream" else view)(**options))
         assert re.search(words, found), (options, found)
 

@@ -20,6 +20,8 @@ MALFORMED = [
     ({}, r"Say which topics to read: .option\(.subscribe., .orders.\)"),
     ({"topic": "orders"}, "to read it, write .*subscribe.*orders"),
     ({"subscribe": "a", "assign": '{"a": [0]}'}, "subscribe and assign are given"),
+    ({"subscribe": "a", "group.id": "x"}, r"no option 'group.id': settings of Kafka's client .* its checkpoint says"),
+    ({"subscribe": "a", "Bootstrap.Servers": "x"}, "with kafka. in front, and do nothing here: leave it out"),
     ({"subscribe": " , "}, "names no topic"),
     ({"subscribe": ""}, "subscribe is empty"),
     ({"subscribe": "__group.x"}, "internal"),
@@ -65,13 +67,24 @@ MALFORMED = [
     ({"subscribe": "a", "log": "hdfs://host/log"}, "log='hdfs://host/log' is not a directory"),
     ({"subscribe": "a", "namespace": "n" * 90}, "The namespace name .* 90 bytes"),
     ({"subscribe": "a..b"}, "a..b"),
+    ({"subscribe": "b, sensor_*"}, r"'sensor_\*' has \* inside of a level: \* stands for a whole level"),
+    ({"subscribe": "sensor*.b..."}, "stands for a whole level"),
     ({"subscribe": "a", "groupId": "x..y"}, "x..y"),
+    ({"subscribe": "a", "startFromKafkaOffsets": "maybe"}, "startFromKafkaOffsets='maybe' is neither true nor false"),
     ({"subscribe": "a", "endingOffsetsByTimestamp": '{"a": [5]}'}, r"says \[5\] for 'a', not partitions"),
     ({"subscribe": "a", "minOffsetsPerTrigger": "1.5"}, "minOffsetsPerTrigger='1.5' is no positive number"),
     ({"subscribe": "a", "columnNameOfCorruptRecord": ""}, "columnNameOfCorruptRecord is empty"),
     ({"subscribe": "a", "metadataPrefix": " "}, "metadataPrefix is empty"),
 ]
 # fmt: on
+
+
+def test_a_consumer_group_of_kafka_is_not_taken_for_ours():
+    """Many queries may share one there; the group of a log is of one query."""
+    with pytest.raises(ValueError) as caught:
+        parse_options({"subscribe": "a", "group.id": "x"})
+    assert "groupId" not in str(caught.value)
+    assert parse_options({"subscribe": "a", "kafka.group.id": "x", "groupIdPrefix": "y"}).group is None
 
 
 def slips():
@@ -131,13 +144,14 @@ class TestAccepted:
                 Point("startingOffsetsByTimestamp", "times", 0, {"a": {0: 7}}, "latest"),
             ),
             ({"since": "2026-11-15T20:00Z"}, Point("since", "time", 1_794_772_800_000_000)),
+            ({"since": "2026-11-15"}, Point("since", "time", 1_794_700_800_000_000)),
         ],
     )
     def test_where_to_begin(self, options, point):
         assert parse(subscribe="a", **options).start == point
 
     def test_offsets_that_a_stream_reported_can_be_copied(self):
-        point = parse(subscribe="a", startingOffsets='{"a": {"0": 5}, "__topics": {"a": 1}, "__from": {}}').start
+        point = parse(subscribe="a", startingOffsets='{"a": {"0": 5}, "__tailrace {}": {"0": 0}}').start
         assert point.by_partition == {"a": {0: 5}}
 
     @pytest.mark.parametrize(

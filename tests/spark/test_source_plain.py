@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "ta
 import tailrace
 from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.spark import planning
-from tests.spark.plain import batch, places, tasks
+from tests.spark.plain import batch, places, source, tasks
 
 # An even number of milliseconds.
 TIME = 1_763_200_000_000_000
@@ -200,7 +200,6 @@ class TestTopics:
             ({"subscribe": "order"}, "no topic 'order': did you mean 'orders'"),
             ({"subscribe": "orders,nothing.at.all"}, "no topic 'nothing.at.all'"),
             ({"subscribe": "nothing.*"}, r"No topic matches nothing\.\*"),
-            ({"subscribePattern": "x+"}, r"No topic matches x\+"),
             ({"assign": '{"order": [0]}'}, "did you mean 'orders'"),
         ],
     )
@@ -208,6 +207,13 @@ class TestTopics:
         with pytest.raises(TopicNotFoundError, match=told) as caught:
             batch(path=path, **options)
         assert caught.value.__notes__ == [caught.value.hint]
+
+    @pytest.mark.parametrize("options", [{}, {"endingOffsets": "latest", "startingTimestamp": "0"}], ids=str)
+    def test_an_expression_that_matches_nothing_gives_no_rows(self, path, options):
+        """As with Kafka, also while the topics of a pattern are not there yet."""
+        found = batch(path=path, subscribePattern="x+", **options)
+        assert found.num_rows == 0
+        assert "value" in found.column_names
 
     def test_a_partition_that_is_not_there(self, path):
         with pytest.raises(ValueError, match="names partition 3 of 'orders', which has one partition, 0"):
@@ -251,7 +257,7 @@ class TestTopics:
 
 class TestTasks:
     def test_one_huge_partition_is_read_by_many(self, log, path, monkeypatch):
-        monkeypatch.setattr(planning, "TASK_BYTES_MIN", 100_000)
+        monkeypatch.setattr(planning, "SECOND_TASK_BYTES_MIN", 100_000)
         monkeypatch.setattr(planning, "cores", lambda: 2)
         topic = log.topic("orders", segment_bytes="4MiB")
         for at in range(0, 60_000, 1_000):
@@ -269,6 +275,40 @@ class TestTasks:
         (task,) = tasks(path=path, subscribe="orders")
         assert len(task.parts) == 50
         assert batch(path=path, subscribe="orders").num_rows == 50
+
+    def test_records_of_many_partitions_come_in_one_batch(self, log, path):
+        for name in ("orders", "returns"):
+            topic = log.topic(name, partitions=20)
+            for index in range(20):
+                # Some in several frames, some in one; some with headers and without keys.
+                for number in range(1 + index % 3):
+                    topic.append(f"{name}{index}.{number}", key="k" if index % 2 else None, partition=index)
+                topic.append("last", headers={"a": b"1"} if index % 5 == 0 else None, partition=index)
+        made = source(path=path, subscribe="orders,returns", includeHeaders=True)
+        schema = made.schema()
+        reader = made.reader(schema)
+        (task,) = reader.partitions()
+        (whole,) = reader.read(task)
+        counts = [(name, index, 2 + index % 3) for name in ("orders", "returns") for index in range(20)]
+        assert places(pa.Table.from_batches([whole])) == [
+            (name, index, offset) for name, index, count in counts for offset in range(count)
+        ]
+        assert whole.column("value").to_pylist() == [
+            value
+            for name, index, count in counts
+            for value in [f"{name}{index}.{number}".encode() for number in range(count - 1)] + [b"last"]
+        ]
+        assert [each is not None for each in whole.column("headers").to_pylist()] == [
+            offset == count - 1 and index % 5 == 0 for _, index, count in counts for offset in range(count)
+        ]
+        assert [each is not None for each in whole.column("key").to_pylist()] == [
+            offset < count - 1 and index % 2 == 1 for _, index, count in counts for offset in range(count)
+        ]
+        # A schema of only what is the same for all records of a partition.
+        table = batch("topic string, partition int", path=path, subscribe="orders,returns")
+        assert table.to_pylist() == [
+            {"topic": name, "partition": index} for name, index, count in counts for _ in range(count)
+        ]
 
     @pytest.mark.parametrize("least", [1, 3, 7, 40])
     def test_at_least_so_many(self, log, path, least):
@@ -310,6 +350,12 @@ class TestTasks:
             (0, None, 2, 1),
             (1, None, 2, 1),
             (5 << 20, None, 2, 2),
+            (5 << 20, None, 8, 2),
+            # A batch of a stream: a task for each core, and a second one only when there is enough for it.
+            (13 << 20, None, 2, 2),
+            (64 << 20, None, 2, 2),
+            (65 << 20, None, 2, 3),
+            (128 << 20, None, 2, 4),
             (1 << 30, None, 2, 4),
             (10 << 30, None, 2, 40),
             (10 << 20, 7, 2, 7),

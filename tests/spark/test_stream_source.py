@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "tailrace[spark]"')
+
 import tailrace
+import tailrace.spark
 
 
 @pytest.fixture
@@ -146,9 +149,34 @@ class TestBatches:
         topic = log.topic("orders")
         topic.extend([b"x"] * 10)
         running = query.run(maxOffsetsPerTrigger=4)
-        (source,) = running.recentProgress[0]["sources"]
-        assert json.loads(source["endOffset"])["orders"] == {"0": 4}
-        assert json.loads(source["latestOffset"])["orders"] == {"0": 10}
+        for progress, read in zip(running.recentProgress, (4, 8, 10), strict=False):
+            (source,) = progress["sources"]
+            end, latest = json.loads(source["endOffset"]), json.loads(source["latestOffset"])
+            assert end["orders"] == {"0": read}
+            assert latest["orders"] == {"0": 10}
+            # As it is worked out of the progress of Kafka's source.
+            assert sum(latest[topic][index] - end[topic][index] for topic in end for index in end[topic]) == 10 - read
+
+    def test_its_progress_told_as_kafkas(self, spark, log, query):
+        topic = log.topic("orders")
+        topic.extend([b"x"] * 10)
+        told = []
+        listener = tailrace.spark.ProgressListener(told.append)
+        spark.streams.addListener(listener)
+        try:
+            running = query.run(maxOffsetsPerTrigger=4)
+            wait(lambda: len(told) >= 3)
+        finally:
+            spark.streams.removeListener(listener)
+        first = told[0].sources[0]
+        assert json.loads(first.endOffset) == {"orders": {"0": 4}}
+        assert (first.metrics["maxOffsetsBehindLatest"], first.metrics["avgOffsetsBehindLatest"]) == ("6", "6.0")
+        assert first.description == "tailrace[orders]"
+        assert told[0].runId == running.lastProgress.runId
+        assert tailrace.spark.progress(running)["sources"][0]["metrics"]["maxOffsetsBehindLatest"] == "0"
+        assert tailrace.spark.lag(running) == {"orders": {0: 0}}
+        topic.append(b"x")
+        assert tailrace.spark.lag(running, log) == {"orders": {0: 1}}
 
     def test_json_in_a_window_with_a_watermark(self, spark, log, query):
         from pyspark.sql.functions import window
@@ -220,6 +248,29 @@ class TestRestart:
         query.run(startingOffsets="latest")
         assert query.rows[0][0][4] == 0
         assert query.places == expected("orders", (0, range(10)))
+
+
+class TestCheckpointOfKafka:
+    def test_is_refused_or_taken_over_when_told_so(self, log, query):
+        """The offsets of Kafka's source are those of a log without what says which log it is."""
+        topic = log.topic("orders")
+        topic.extend([b"x"] * 100)
+        query.run()
+        offsets = Path(query.checkpoint) / "offsets"
+        written = (offsets / "0").read_text().splitlines()
+        (offsets / "0").write_text("\n".join([*written[:-1], '{"orders":{"0":100}}']))
+        (offsets / ".0.crc").unlink(missing_ok=True)
+        topic.extend([b"x"] * 50)
+        query.rows = {}
+        with pytest.raises(Exception) as caught:
+            query.run()
+        assert "The checkpoint of this query was not made by reading this log" in str(caught.value)
+        assert "startFromKafkaOffsets set to true" in str(caught.value)
+        query.run(startFromKafkaOffsets="true")
+        assert query.places == expected("orders", (0, range(100, 150)))
+        topic.append(b"x")
+        query.run()
+        assert query.places == expected("orders", (0, range(100, 151)))
 
 
 class TestLoss:

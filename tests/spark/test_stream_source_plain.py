@@ -580,3 +580,74 @@ class TestAnotherChoice:
         # Whoever deletes the checkpoint of a query has it begin anew, and its group with it.
         query = start(groupId="billing")
         assert query.batch().num_rows == 5
+
+
+class TestShapeOfOffsets:
+    """What is written for Kafka's source counts right: topic -> partition -> number, and nothing that is none."""
+
+    def behind(self, latest, end):
+        assert latest.keys() == end.keys()
+        return sum(latest[topic][at] - end[topic][at] for topic in end for at in sorted(end[topic], key=int))
+
+    def total(self, offset):
+        return sum(number for inner in offset.values() for number in inner.values())
+
+    @pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}])
+    def test_sums_and_differences(self, log, start, options):
+        topic = log.topic("orders", partitions=3)
+        for partition, count in enumerate((20, 5, 0)):
+            topic.extend([b"x"] * count, partition=partition)
+        query = start(maxOffsetsPerTrigger=10, **options)
+        query.batch()
+        begun, read = query.start(), self.total(query.start())
+        for partition, count in enumerate((30, 5, 5)):
+            topic.extend([b"x"] * count, partition=partition)
+        while (rows := query.batch()) is not None:
+            end = query.start()
+            assert self.behind(end, begun) == rows.num_rows
+            read += rows.num_rows
+            assert self.total(end) == read
+            assert self.behind(query.reader.reportLatestOffset(), end) == 65 - read
+            begun = end
+        assert read == 65
+        assert begun["orders"] == {"0": 50, "1": 10, "2": 5}
+
+    def test_a_topic_that_the_query_no_longer_reads(self, log, start):
+        for name in ("orders", "clicks"):
+            log.topic(name).extend([b"x"] * 5)
+        offsets, commits = [], []
+        start(offsets, commits, subscribe="orders,clicks").everything()
+        log.topic("clicks").append(b"x")
+        log.topic("orders").append(b"x")
+        query = start(offsets, commits)
+        query.poll()
+        end = json.loads(offsets[-1])
+        assert self.behind(query.reader.reportLatestOffset(), end) == 0
+        assert self.total(end) == 6
+
+    def test_only_one_name_is_no_topic(self, log, start):
+        names = ["orders", "Bestellungen ä\"'"]
+        for name in names:
+            log.topic(name).append(b"x")
+        query = start(subscribe=",".join(names))
+        query.everything()
+        offset = query.start()
+        assert offset.keys() - set(names) == {next(name for name in offset if name.startswith("__tailrace "))}
+        assert start(query.offsets, query.commits, subscribe=",".join(names)).batch() is None
+
+    def test_what_waiting_costs(self, log, start):
+        """A stream that waits asks for both a hundred times a second."""
+        topic = log.topic("orders", partitions=1_000)
+        topic.extend([str(n) for n in range(2_000)], keys=[str(n) for n in range(2_000)], durable=False)
+        log.sync()
+        query = start()
+        query.batch()
+        begun = json.dumps(query.start())
+        best = 1.0
+        for _ in range(20):
+            stored = json.loads(begun)
+            before = time.process_time()
+            assert query.reader.latestOffset(stored, ReadAllAvailable()) is stored
+            query.reader.reportLatestOffset()
+            best = min(best, time.process_time() - before)
+        assert best < 0.005

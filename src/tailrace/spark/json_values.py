@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -18,9 +19,24 @@ from tailrace.arrow import pyarrow, require
 # A block with something bad in it is cut into blocks of the next size; in the smallest each value is parsed alone:
 # a call of Arrow's parser takes as long as a hundred values in Python.
 BLOCK_SIZES = (2_048, 128)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Microseconds since 1970 that a column can hold.
+_TIME_US_LIMIT = 1 << 63
+# A day as Spark reads it, and what may follow: a time of the day, with or without a zone.
+_DAY = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[T ](.*))?)?)?", re.ASCII | re.DOTALL)
+_TIME = re.compile(r"\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
+# A text in double or in single quotes, and what must change in it to be in double ones.
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'', re.DOTALL)
+_REQUOTED = re.compile(r"\\.|\"", re.DOTALL)
 _BLANKS = " \t\r\n"
-_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
+_NOT_FINITE = {
+    "NaN": "nan",
+    "Infinity": "inf",
+    "+Infinity": "inf",
+    "INF": "inf",
+    "+INF": "inf",
+    "-Infinity": "-inf",
+    "-INF": "-inf",
+}
 # As many digits as a Spark decimal has.
 _DECIMALS = Context(prec=38, rounding=ROUND_HALF_UP)
 
@@ -138,7 +154,7 @@ class Parser:
         if value is None:
             return nothing, False
         try:
-            found = self.decoder.decode(value.decode("utf-8"))
+            found = self._decode(value.decode("utf-8"))
         except RecursionError:
             return self._deep(value)
         except ValueError:
@@ -154,6 +170,15 @@ class Parser:
                 except (ValueError, TypeError, OverflowError, ArithmeticError):
                     bad = True
         return nothing, bad
+
+    def _decode(self, text: str) -> Any:
+        try:
+            return self.decoder.decode(text)
+        except ValueError:
+            if "'" not in text:
+                raise
+            # As Spark: texts may be in single quotes.
+            return self.decoder.decode(_QUOTED.sub(_in_double_quotes, text))
 
     def _deep(self, value: bytes) -> tuple[Sequence[Any], bool]:
         """A value nested deeper than Python can follow; Arrow steps over what is not wanted of it."""
@@ -238,6 +263,12 @@ def _whole(column: Any) -> Any:
     return chunks.chunk(0) if hasattr(chunks, "num_chunks") and chunks.num_chunks == 1 else chunks
 
 
+def _in_double_quotes(found: re.Match[str]) -> str:
+    """A text of JSON in double quotes; an escaped single quote is none of JSON's escapes."""
+    inner = _REQUOTED.sub(lambda each: {"\\'": "'", '"': '\\"'}.get(each[0], each[0]), found[0][1:-1])
+    return f'"{inner}"'
+
+
 # What Python reads: one function a type, which raises for what is not of it.
 
 
@@ -316,18 +347,34 @@ def _bytes(item: Any) -> bytes:
 
 
 def _date(item: Any) -> date:
-    return date.fromisoformat(_of(item, str))
+    """A day; a time behind it is stepped over, as Spark does."""
+    return _day(item)[0]
 
 
-def _zoned(item: Any) -> datetime:
-    if isinstance(item, (int, float, Decimal)) and not isinstance(item, bool):
-        # As Spark: a number is in seconds.
-        return _EPOCH + timedelta(microseconds=round(item * 1_000_000))
-    found = datetime.fromisoformat(_of(item, str))
+def _day(item: Any) -> tuple[date, str | None]:
+    """A day, whose month and day may be left out or short, and what follows it."""
+    found = _DAY.fullmatch(_of(item, str).strip())
+    if found is None:
+        raise ValueError
+    return date(int(found[1]), int(found[2] or 1), int(found[3] or 1)), found[4]
+
+
+def _moment(item: Any) -> datetime:
+    day, rest = _day(item)
+    if rest is not None and not _TIME.fullmatch(rest):
+        raise ValueError
+    return datetime.fromisoformat(f"{day.isoformat()}T{rest or '00:00'}")
+
+
+def _zoned(item: Any) -> datetime | int:
+    if isinstance(item, int) and not isinstance(item, bool):
+        # As Spark: a whole number is in seconds, and what was meant as milliseconds lies far ahead.
+        return _integer(item * 1_000_000, _TIME_US_LIMIT)
+    found = _moment(item)
     # Spark's setting of a time zone does not reach an executor.
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _unzoned(item: Any) -> datetime:
-    found = datetime.fromisoformat(_of(item, str))
+    found = _moment(item)
     return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace import bulk
-from tailrace.errors import OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.errors import OffsetOutOfRangeError, SettingsMismatchError, TopicNotFoundError
 from tailrace.limits import TIME_US_MAX, TIME_US_MIN
 from tailrace.names import topic_not_found
-from tailrace.spark.places import EARLIEST, LATEST, TOPIC_IDS, refuse_latest_start
+from tailrace.spark.option_values import is_number
+from tailrace.spark.places import EARLIEST, LATEST, refuse_latest_start
 
 if TYPE_CHECKING:
     from tailrace.bulk import TopicBounds
@@ -21,9 +23,8 @@ Place = tuple[str, int]
 Positions = dict[Place, int]
 Bounds = Mapping[str, "TopicBounds"]
 
-# Beside the topics of a stream's offset: where its very first batch began.
-FROM = "__from"
-LOG = "__log"
+# How the name begins under which a stream's offset says of which log and topics it is; no topic can be called so.
+IDENTITY = "__tailrace "
 
 
 # Which partitions.
@@ -40,7 +41,10 @@ def places_of(bounds: Bounds, selection: Selection) -> list[Place]:
 
 
 def check_present(log: Log, bounds: Bounds, selection: Selection, *, matched: bool) -> None:
-    """Refuse topics and partitions that are named and do not exist; with `matched`, patterns that match nothing."""
+    """Refuse topics and partitions that are named and do not exist; with `matched`, wildcards that match nothing.
+
+    A regular expression that matches nothing gives no rows, as with Spark's Kafka source.
+    """
     for name in selection.exact:
         if name not in bounds:
             raise topic_not_found(name, bulk.Survey(log, lambda _: True).look())
@@ -49,7 +53,7 @@ def check_present(log: Log, bounds: Bounds, selection: Selection, *, matched: bo
             if index >= count:
                 have = "one partition, 0" if count == 1 else f"{count} partitions, 0 to {count - 1}"
                 raise ValueError(f"assign names partition {index} of {name!r}, which has {have}.")
-    if matched and not bounds:
+    if matched and not bounds and selection.kind == "subscribe":
         raise TopicNotFoundError(
             f"No topic matches {selection}.",
             topic=str(selection),
@@ -172,7 +176,10 @@ def _outside(point: Point, place: Place, offset: int, earliest: int, durable: in
     )
 
 
-# How a stream writes it down: as Kafka's, and beside it which topics these are.
+# How a stream writes it down: as Kafka's source does, so that whatever reads the progress of a query understands it.
+# Spark keeps nothing else for a Python source, and does not tell it where the checkpoint is. So what tells this log
+# from others stands in the same object, as the name of a topic with one partition and no record: whatever is summed up
+# or subtracted over the topics stays right.
 
 
 class Reached(NamedTuple):
@@ -180,26 +187,100 @@ class Reached(NamedTuple):
 
     positions: Positions
     ids: dict[str, int]
-    # Where the very first batch began, told by its end: Spark does not keep it, and asks anew after a crash.
+    # Where the very first batch began: Spark does not keep it, and asks anew after a crash. It stays in all offsets
+    # that follow, so that the start and the end of a batch have the same names.
     begin: Positions | None = None
-    # Topics of another log may have the same names and ids.
+    # Topics of another log may have the same names and ids. None: these offsets are of no log.
     log: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """What goes into the checkpoint."""
-        made: dict[str, Any] = {**_nested(self.positions), TOPIC_IDS: dict(sorted(self.ids.items()))}
+    def to_json(self, left: Collection[Place] = ()) -> dict[str, Any]:
+        """What goes into the checkpoint, with partitions that are no longer read apart from the others."""
+        known: dict[str, Any] = {"log": self.log, "topics": dict(sorted(self.ids.items()))}
         if self.begin is not None:
-            made[FROM] = _nested(self.begin)
-        if self.log is not None:
-            made[LOG] = {"id": self.log}
-        return made
+            known["from"] = _nested({place: at for place, at in self.begin.items() if at})
+        if left:
+            known["left"] = _nested({place: at for place, at in self.positions.items() if place in left})
+        name = IDENTITY + json.dumps(known, ensure_ascii=False, separators=(",", ":"))
+        return {**_nested({place: at for place, at in self.positions.items() if place not in left}), name: {"0": 0}}
 
 
-def from_json(stored: Mapping[str, Any]) -> Reached:
-    """What the checkpoint says."""
-    begin = stored.get(FROM)
-    ids = {topic: int(number) for topic, number in stored.get(TOPIC_IDS, {}).items()}
-    return Reached(_flat(stored), ids, None if begin is None else _flat(begin), stored.get(LOG, {}).get("id"))
+def from_json(stored: Any) -> Reached:
+    """What the checkpoint says; without `log` when these are offsets as Kafka's source writes them."""
+    positions: Positions = {}
+    known: dict[str, Any] = {}
+    for topic, inner in stored.items() if isinstance(stored, dict) else [("", None)]:
+        if topic.startswith(IDENTITY):
+            known = json.loads(topic.removeprefix(IDENTITY))
+            continue
+        if not isinstance(inner, dict) or not all(each.isdecimal() and is_number(inner[each], 0) for each in inner):
+            raise foreign(stored)
+        positions.update(_flat({topic: inner}))
+    positions.update(_flat(known.get("left", {})))
+    begin = _flat(known["from"]) if "from" in known else None
+    return Reached(positions, known.get("topics", {}), begin, known.get("log"))
+
+
+def topics_in(stored: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """An offset without what says of which log it is: exactly as Kafka's source writes it."""
+    return {topic: inner for topic, inner in stored.items() if not topic.startswith(IDENTITY)}
+
+
+def foreign(stored: Any) -> SettingsMismatchError:
+    """A checkpoint of another source: by its numbers alone the records of a log would be left out or read twice."""
+    text = json.dumps(stored)
+    shown = text if len(text) <= 120 else f"{text[:117]}..."
+    return SettingsMismatchError(
+        f"The checkpoint of this query was not made by reading this log: it says {shown}, and not of which log.",
+        hint=(
+            "Nothing was read. If these are offsets of Kafka, and the records were copied so that each has the same "
+            "offset here, start the query with startFromKafkaOffsets set to true. Otherwise start it with a new "
+            "checkpoint, and with startingOffsets or startingTimestamp where the old query ended."
+        ),
+    )
+
+
+def unfinished(stored: Any) -> SettingsMismatchError:
+    """A checkpoint of another source whose very first batch was not committed: Spark asks this source for its start."""
+    error = foreign(stored)
+    error.hint = (
+        "Nothing was read. The first batch of the old query was not finished, and its checkpoint does not say where it "
+        "began: start with a new checkpoint and the startingOffsets of the old query."
+    )
+    return error
+
+
+def adopt(reached: Reached, bounds: Bounds, selection: Selection, log: str) -> Reached:
+    """Offsets of Kafka as those of this log, which must have a record or its end at every one of them."""
+    present = set(places_of(bounds, selection))
+    for place, offset in sorted(reached.positions.items()):
+        name = f"{place[0]}[{place[1]}]"
+        if place not in present:
+            why = "this log has no such partition" if selection.includes(place) else "this query does not read it"
+            raise SettingsMismatchError(
+                f"startFromKafkaOffsets: the checkpoint names {name}, and {why}.",
+                topic=place[0],
+                hint="Nothing was read; copy every topic of the old query, and change what a query reads only later.",
+            )
+        earliest, durable = _earliest(bounds, place), _durable(bounds, place)
+        if not earliest <= offset <= durable:
+            raise OffsetOutOfRangeError(
+                f"startFromKafkaOffsets: the checkpoint is at offset {offset} of {name}, whose records are those from "
+                f"{earliest} to before {durable}: it was not copied under the same offsets, or not as far.",
+                earliest=earliest,
+                latest=durable,
+                hint="Nothing was read; copy the rest, or start with a new checkpoint and startingOffsets.",
+            )
+    return Reached(reached.positions, {topic: bounds[topic].id for topic in topics_of(reached.positions)}, log=log)
+
+
+def beside(latest: Reached, end: Mapping[str, Any]) -> dict[str, Any]:
+    """The end of what there is as an offset that has everything that another one has, so that one can subtract them."""
+    made = _nested(latest.positions)
+    for topic, inner in end.items():
+        shown = made.setdefault(topic, {})
+        for index, offset in inner.items():
+            shown.setdefault(index, offset)
+    return made
 
 
 def _nested(positions: Positions) -> dict[str, dict[str, int]]:
@@ -209,13 +290,8 @@ def _nested(positions: Positions) -> dict[str, dict[str, int]]:
     return made
 
 
-def _flat(stored: Mapping[str, Any]) -> Positions:
-    return {
-        (topic, int(index)): int(offset)
-        for topic, inner in stored.items()
-        if topic not in (TOPIC_IDS, FROM, LOG)
-        for index, offset in inner.items()
-    }
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {(topic, int(index)): offset for topic, inner in nested.items() for index, offset in inner.items()}
 
 
 def topics_of(places: Iterable[Place]) -> list[str]:

@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
-from urllib.parse import unquote, urlsplit
+
+from tailrace.locations import local_path
 
 TRUE = ("true", "1", "yes")
 FALSE = ("false", "0", "no")
@@ -21,6 +22,16 @@ def text_of(options: Mapping[str, str], name: str) -> str | None:
     if not text:
         raise ValueError(f"The option {name} is empty: leave it out, or say something.")
     return text
+
+
+def of_kafka(name: str) -> str | None:
+    """What to say of an unknown option that is a setting of Kafka's client, as bootstrap.servers; None for others."""
+    if "." not in name:
+        return None
+    told = "settings of Kafka's client are written with kafka. in front, and do nothing here: leave it out."
+    if name.lower() == "group.id":
+        told += " A query needs no group, as its checkpoint says how far it has read."
+    return told
 
 
 def count_of(options: Mapping[str, str], name: str) -> int | None:
@@ -76,14 +87,6 @@ def _not_json(option: str, text: str, why: str, example: str) -> NoReturn:
 
 def is_number(value: Any, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and minimum <= value < 1 << 63
-
-
-def local_path(given: str) -> str | None:
-    """The path of a place on this machine's file systems; None for one elsewhere, as hdfs://host/place."""
-    parts = urlsplit(given)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    return None if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", given) else given
 
 
 def log_directory(options: Mapping[str, str], who_sees: str) -> str | None:

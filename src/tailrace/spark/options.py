@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from tailrace.names import did_you_mean, validate_group_name, validate_namespace_name
 from tailrace.options import parse_duration
-from tailrace.spark.option_values import choice_of, count_of, flag_of, log_directory, text_of
+from tailrace.spark.option_values import choice_of, count_of, flag_of, log_directory, of_kafka, text_of
 from tailrace.spark.places import Point, Selection, parse_selection, parse_start, parse_stop
 from tailrace.spark.sink_options import NAMES as SINK_OPTIONS
 
@@ -38,6 +38,7 @@ SOURCE_OPTIONS = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "groupId",
+    "startFromKafkaOffsets",
 )
 # Options of Spark's Kafka source that have no meaning here, so that a query is ported by its format alone.
 IGNORED_OPTIONS = (
@@ -72,6 +73,7 @@ class SourceOptions(NamedTuple):
     min_offsets: int | None
     max_delay: float
     group: str | None
+    from_kafka: bool
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -101,6 +103,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         min_offsets=minimum,
         max_delay=MAX_TRIGGER_DELAY_SECONDS if delay is None else parse_duration(delay, "maxTriggerDelay"),
         group=None if group is None else validate_group_name(group),
+        from_kafka=flag_of(options, "startFromKafkaOffsets", False),
     )
 
 
@@ -115,7 +118,7 @@ def _refuse_unknown(options: Iterable[str], known: Iterable[str], tolerated: Ite
         spelling = {each.lower(): each for each in offered}
         near = did_you_mean(lowered, spelling)
         question = f"did you mean {spelling[near]}?" if near else f"there are {', '.join(offered)}."
-        raise ValueError(f"The format tailrace has no option {name!r}: {question}")
+        raise ValueError(f"The format tailrace has no option {name!r}: {of_kafka(name) or question}")
 
 
 def _location(options: Mapping[str, str]) -> str | None:

@@ -14,8 +14,6 @@ from tailrace.spark.option_values import choice_of, is_number, object_of, text_o
 
 EARLIEST = -2
 LATEST = -1
-# The key under which a stream's offsets say which topics they are of; no topic can be called so.
-TOPIC_IDS = "__topics"
 OFFSETS_EXAMPLE = """'{"orders": {"0": 100, "1": -2}}' (-2 is earliest, -1 is latest)"""
 TIMES_EXAMPLE = """'{"orders": {"0": 1763200000000}}' (milliseconds)"""
 ASSIGN_EXAMPLE = """'{"orders": [0, 1]}'"""

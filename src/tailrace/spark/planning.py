@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # A Python task costs Spark 25 to 50 ms, in which a core reads several megabytes: less is not worth a task.
 TASK_BYTES_MIN = 4 << 20
+# A second task for each core lets the quicker one take more of the work, which pays when tasks take a while.
+SECOND_TASK_BYTES_MIN = 32 << 20
 # More than this is a loss when a task must be repeated, and uneven on a cluster.
 TASK_BYTES_MAX = 256 << 20
 TASKS_PER_CORE = 2
@@ -61,7 +63,9 @@ def task_count(total: int, wanted: int | None, cores: int) -> int:
     """How many tasks so many bytes are worth."""
     if wanted is not None:
         return max(wanted, -(-total // TASK_BYTES_MAX))
-    return max(min(-(-total // TASK_BYTES_MIN), TASKS_PER_CORE * cores), -(-total // TASK_BYTES_MAX), 1)
+    alone = min(-(-total // TASK_BYTES_MIN), cores)
+    several = min(-(-total // SECOND_TASK_BYTES_MIN), TASKS_PER_CORE * cores)
+    return max(alone, several, -(-total // TASK_BYTES_MAX), 1)
 
 
 def cores() -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from tailrace import bulk
-from tailrace.arrow import pyarrow
+from tailrace.arrow import pyarrow, require
 from tailrace.errors import OffsetOutOfRangeError
+from tailrace.plans import frames_of, gathered, to_arrow
 from tailrace.spark.json_values import Parser, corrupt_texts
 from tailrace.spark.logs import hinted
 
 if TYPE_CHECKING:
     from tailrace.bulk import ReadPart
+    from tailrace.disk.columns import Part
     from tailrace.spark.schema import Layout
 
 logger = logging.getLogger("tailrace.spark")
@@ -22,47 +24,28 @@ logger = logging.getLogger("tailrace.spark")
 BATCH_ROWS = 4_096
 # Each call of the JSON parser costs as much as parsing a few hundred values.
 JSON_BATCH_ROWS = 32_768
-BATCH_BYTES_MAX = 32 << 20
 # Where a column comes from the frames; all others are the same for every record of a partition.
 STORED = ("key", "value", "offset", "timestamp", "headers")
 
 
 def read_parts(parts: Iterable[ReadPart], layout: Layout, fail_on_data_loss: bool) -> Iterator[Any]:
-    """Batches of all parts, in their order."""
+    """Batches of all parts, in their order; small frames are joined, also those of several partitions."""
     made = Columns(layout)
-    enough = made.batch_rows
-    waiting: list[Any] = []
-    rows = size = 0
-    for part in parts:
-        for batch in _batches(part, made, fail_on_data_loss):
-            if batch.num_rows >= enough:
-                if waiting:
-                    yield _joined(waiting)
-                    waiting, rows, size = [], 0, 0
-                yield batch
-                continue
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= enough or size >= BATCH_BYTES_MAX:
-                yield _joined(waiting)
-                waiting, rows, size = [], 0, 0
-    if waiting:
-        yield _joined(waiting)
+    frames = chain.from_iterable(_frames(part, fail_on_data_loss) for part in parts)
+    for some in gathered(frames, made.batch_rows):
+        yield made.batch(some)
 
 
-def _batches(part: ReadPart, made: Columns, fail_on_data_loss: bool) -> Iterator[Any]:
-    done = part.first
+def _frames(part: ReadPart, fail_on_data_loss: bool) -> Iterator[Part]:
     try:
         with hinted():
-            for stored in bulk.read_arrow(part, made.stored, made.batch_rows):
-                yield made.batch(part, stored)
-                done += stored.num_rows
+            yield from frames_of(part)
     except OffsetOutOfRangeError as error:
+        # The file is gone, which is noticed before its first frame.
         if fail_on_data_loss:
             error.message = (
-                f"The records {done} to {part.stop - 1} of {part.topic}[{part.partition}] were removed, by retention "
-                "or a trim, while the query was about to read them."
+                f"The records {part.first} to {part.stop - 1} of {part.topic}[{part.partition}] were removed, by "
+                "retention or a trim, while the query was about to read them."
             )
             error.hint = (
                 "Nothing was skipped; load the DataFrame again to read what is there now, or set failOnDataLoss to "
@@ -72,16 +55,8 @@ def _batches(part: ReadPart, made: Columns, fail_on_data_loss: bool) -> Iterator
             raise
         logger.warning(
             "The records %d to %d of %s[%d] are gone and were left out (failOnDataLoss is false).",
-            done, part.stop - 1, part.topic, part.partition,
+            part.first, part.stop - 1, part.topic, part.partition,
         )  # fmt: skip
-
-
-def _joined(batches: list[Any]) -> Any:
-    pa = pyarrow()
-    if len(batches) == 1:
-        return batches[0]
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole
 
 
 class Columns:
@@ -99,8 +74,9 @@ class Columns:
         # The columns that are the same for all records, as long as was ever needed.
         self._constants: dict[tuple[str, str | int], Any] = {}
 
-    def batch(self, part: ReadPart, stored: Any) -> Any:
-        """One batch as Spark wants it."""
+    def batch(self, parts: list[Part]) -> Any:
+        """One batch as Spark wants it, of frames that may be of several partitions."""
+        stored = to_arrow(parts, self.stored)
         count = stored.num_rows
         parsed = None
         corrupt = None
@@ -118,9 +94,20 @@ class Columns:
             elif source in STORED:
                 arrays.append(stored.column(source))
             else:
-                known: dict[str, str | int] = {"topic": part.topic, "partition": part.partition, "timestampType": 0}
-                arrays.append(self._constant(source, known[source], field.type, count))
+                arrays.append(self._repeated(source, parts, field.type, count))
         return pyarrow().RecordBatch.from_arrays(arrays, schema=self.layout.arrow)
+
+    def _repeated(self, name: str, parts: list[Part], kind: Any, count: int) -> Any:
+        """A column that is the same for all records of a partition."""
+        if name == "timestampType":
+            return self._constant(name, 0, kind, count)
+        values: list[str | int] = [part.topic if name == "topic" else part.partition for part in parts]
+        if values.count(values[0]) == len(values):
+            return self._constant(name, values[0], kind, count)
+        pa = pyarrow()
+        ends = pa.array([*accumulate(part.stop - part.first for part in parts)], pa.int32())
+        runs = pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, kind))
+        return require("pyarrow.compute", "arrow").run_end_decode(runs)
 
     def _constant(self, name: str, value: str | int, kind: Any, count: int) -> Any:
         known = self._constants.get((name, value))

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace import engine as engines
 from tailrace.arrow import pyarrow, require
-from tailrace.bulk import FrameBuilder
+from tailrace.arrow_frames import prepare_runs
+from tailrace.bulk import FrameBuilder, Frames
+from tailrace.disk.codec import codec_of
 from tailrace.errors import RecordTooLargeError
+from tailrace.intake import check_sizes
+from tailrace.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from tailrace.spark.hashing import partitions_of
 
 if TYPE_CHECKING:
-    from tailrace.bulk import Frames
+    from tailrace.disk.frame import Prepared
     from tailrace.spark.sink_columns import Columns
     from tailrace.spark.targets import Shape, Targets
 
@@ -77,9 +81,10 @@ class Rows:
         for topic, rows in self._by_topic(named):
             shape = self.targets.shape(topic)
             rows.check(topic, shape)
-            for partition, some in self._by_partition(rows, topic, shape):
-                builder = self.builders.setdefault(Place(topic, partition), FrameBuilder(shape.compress))
-                builder.extend(some.values, some.keys, some.headers, some.times)
+            ordered, runs = self._by_partition(rows, topic, shape)
+            frames = ordered.frames([*runs.values()], shape)
+            for partition, some in zip(runs, frames, strict=True):
+                self.builders.setdefault(Place(topic, partition), FrameBuilder(shape.compress)).add(Frames(some))
 
     def _by_topic(self, rows: _Named) -> Iterator[tuple[str, _Named]]:
         if rows.topics is None or self.topic is not None:
@@ -100,29 +105,28 @@ class Rows:
         for code, some in rows.split(encoded.indices, compute):
             yield names[code], some
 
-    def _by_partition(self, rows: _Named, topic: str, shape: Shape) -> Iterator[tuple[int, _Named]]:
+    def _by_partition(self, rows: _Named, topic: str, shape: Shape) -> tuple[_Named, dict[int, int]]:
+        """The rows sorted by partition, and where those of each partition end."""
         compute = require("pyarrow.compute", "arrow")
         codes = self._partitions(rows, topic, shape)
         if isinstance(codes, int):
-            yield codes, rows
-            return
+            return rows, {codes: rows.count}
         bounds = compute.min_max(codes).as_py()
         if bounds["min"] == bounds["max"]:
-            yield bounds["min"], rows
-        else:
-            yield from rows.split(codes, compute)
+            return rows, {bounds["min"]: rows.count}
+        return rows.sorted(codes, compute)
 
     def _partitions(self, rows: _Named, topic: str, shape: Shape) -> Any:
         """The partition of every row: one number when it is the same for all, else a column."""
         pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
         given = rows.partitions
-        if given is not None:
-            _check_partitions(given, topic, shape, compute)
-            if not given.null_count:
-                return given.cast(pa.int32())
-        chosen = self._chosen(rows, shape)
+        # The rows of one topic may have none where those of others do.
         if given is None or given.null_count == len(given):
-            return chosen
+            return self._chosen(rows, shape)
+        _check_partitions(given, topic, shape, compute)
+        if not given.null_count:
+            return given.cast(pa.int32())
+        chosen = self._chosen(rows, shape)
         return compute.coalesce(
             given.cast(pa.int32()), pa.scalar(chosen, pa.int32()) if isinstance(chosen, int) else chosen
         )
@@ -187,16 +191,30 @@ class _Named:
             setattr(sliced, name, None if column is None else column.slice(first, count))
         return sliced
 
-    def split(self, codes: Any, compute: Any) -> Iterator[tuple[int, _Named]]:
-        """The rows of each code, in their order."""
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.values)
+
+    def sorted(self, codes: Any, compute: Any) -> tuple[_Named, dict[int, int]]:
+        """The rows by their codes, those of one code in their order, and where those of each code end."""
         # The sort is stable, and for numbers that are near one another it only counts them.
         order = compute.sort_indices(codes)
         runs = compute.run_end_encode(codes.take(order))
-        ordered = self.take(order)
+        return self.take(order), dict(zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True))
+
+    def split(self, codes: Any, compute: Any) -> Iterator[tuple[int, _Named]]:
+        """The rows of each code, in their order."""
+        ordered, runs = self.sorted(codes, compute)
         first = 0
-        for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        for code, end in runs.items():
             yield code, ordered.slice(first, end - first)
             first = end
+
+    def frames(self, stops: list[int], shape: Shape) -> list[list[Prepared]]:
+        """Frames of each run of rows that ends where `stops` says."""
+        times = engines.FILES.now_us() if self.times is None else self.times
+        return prepare_runs(self.values, self.keys, self.headers, times, stops, codec_of(shape.compress))
 
     def check(self, topic: str, shape: Shape) -> None:
         """Refuse what no record can be, before it is made a frame."""
@@ -209,16 +227,8 @@ class _Named:
                 maximum=shape.max_record_bytes,
                 hint="Nothing was written; split the value, or raise max_record_bytes of the topic (64 MiB at most).",
             )
-        if self.values.null_count:
-            bare = self.values.is_null()
-            if self.keys is not None:
-                bare = compute.and_(bare, self.keys.is_null())
-            count = compute.sum(bare).as_py()
-            if count:
-                raise ValueError(
-                    f"{count} rows have neither a value nor a key: a null value deletes what its key stands for. "
-                    "Filter them out: .where('value IS NOT NULL')"
-                )
+        if self.keys is not None and self.keys.nbytes > KEY_BYTES_MAX:
+            check_sizes(0, compute.max(compute.binary_length(self.keys)).as_py() or 0, VALUE_BYTES_MAX)
 
 
 NO_TOPIC = (
@@ -237,17 +247,35 @@ def _check_partitions(given: Any, topic: str, shape: Shape, compute: Any) -> Non
 
 
 def _renamed_headers(headers: Any) -> Any:
-    """Headers as the library calls them: a list of structs of name and value; a map stays one."""
+    """Headers as the library calls them: a list of structs of name and value."""
     pa = pyarrow()
-    if headers is None or pa.types.is_map(headers.type):
-        return headers
-    if headers.flatten().null_count:
+    if headers is None:
+        return None
+    if pa.types.is_map(headers.type):
+        pair = [headers.keys, headers.items]
+    elif headers.flatten().null_count:
         raise ValueError("The column headers has a null among the headers of a row: leave it out, or give it a value.")
+    else:
+        pair = [headers.values.field(0), headers.values.field(1)]
     # Arrow makes no list with nulls from offsets that are themselves a slice, so they are computed anew.
     offsets = require("pyarrow.compute", "arrow").add(headers.offsets, pa.scalar(0, pa.int32()))
-    pairs = headers.values
-    renamed = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], names=["name", "value"])
-    return pa.ListArray.from_arrays(offsets, renamed, mask=headers.is_null() if headers.null_count else None)
+    pairs = pa.StructArray.from_arrays(pair, names=["name", "value"])
+    renamed = pa.ListArray.from_arrays(offsets, pairs, mask=headers.is_null() if headers.null_count else None)
+    _check_headers(renamed.flatten())
+    return renamed
+
+
+def _check_headers(pairs: Any) -> None:
+    """Refuse nulls, for which the format has no place."""
+    names, values = pairs.field(0), pairs.field(1)
+    if names.null_count:
+        raise ValueError("The column headers has a header whose key is null: leave it out, or give it a name.")
+    if values.null_count:
+        first = names[require("pyarrow.compute", "arrow").index(values.is_null(), True).as_py()].as_py()
+        raise ValueError(
+            f"The header {first!r} of a row has a null value, and a log stores no such: leave the header out of that "
+            "row, or give it a value, as coalesce(value, '')."
+        )
 
 
 def _filled_times(times: Any) -> Any:

@@ -32,6 +32,17 @@ _PROGRESS = "spark.ui.showConsoleProgress"
 _NAMELESS = "pyspark-shell"
 
 
+def use_this_python() -> None:
+    """Let the Python processes of a Spark that is started from here be of the Python that runs.
+
+    Spark would take the first `python3` on the path, which in an environment that was not activated is another one and
+    has none of its packages. A program that was submitted is left alone: Spark runs by then, and its executors may be
+    on hosts where this Python is not.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and not _is_said(_PYTHONS, {}):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
 def session(
     app: str | None = None,
     master: str | None = None,
@@ -50,9 +61,6 @@ def session(
     if SparkSession.getActiveSession() is not None or _is_remote(wanted):
         # A session that runs belongs to whoever made it, and a server to whoever runs it.
         return builder.config(map=wanted).getOrCreate()
-    if not _is_said(_PYTHONS, wanted):
-        # Executors would take whatever `python3` is first on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     known = _start(wanted if _is_said([_PROGRESS], wanted) else {**wanted, _PROGRESS: "false"})
     if known.get("spark.app.name", _NAMELESS) == _NAMELESS:
         known.set("spark.app.name", "tailrace")

@@ -12,14 +12,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace.bulk import InlinePart, StagedPart
+from tailrace.locations import local_path
 from tailrace.spark import outbox
 from tailrace.spark.committing import Mark, commit_batch
 from tailrace.spark.handles import handle_on, lent
 from tailrace.spark.logs import hinted
-from tailrace.spark.option_values import local_path
 from tailrace.spark.rows import NO_TOPIC, Place, Rows
 from tailrace.spark.sink_columns import check_columns
-from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.sink_options import UNWITNESSED, parse_sink_options
 from tailrace.spark.staging import Staging
 from tailrace.spark.targets import Planned, find_targets
 
@@ -49,8 +49,9 @@ class Sink:
         self.checkpoint = None if checkpoint is None else local_path(checkpoint)
         with hinted():
             self.options = parse_sink_options(options, streaming=streaming)
-        if overwrite:
-            raise ValueError(_NO_COMPLETE if streaming else _NO_OVERWRITE)
+        # A stream is asked to overwrite in complete mode: each of its batches is appended all the same, as to Kafka.
+        if overwrite and not streaming:
+            raise ValueError(_NO_OVERWRITE)
         self.columns = check_columns(schema)
         if self.options.topic is None and self.columns.topic is None:
             raise ValueError(NO_TOPIC)
@@ -124,15 +125,22 @@ class TailraceWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """In the driver: append what all tasks wrote, once for each txnVersion of a txnAppId."""
-        application, version = self.sink.options.application, self.sink.options.version
-        known = None if application is None or version is None else Mark(application, version)
-        self.sink.commit(messages, known)
+        self.sink.commit(messages, self._mark())
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Nothing: this is called also after a commit that failed, which may be decided all the same.
 
         What the tasks staged is invisible, and is swept later.
         """
+
+    def _mark(self) -> Mark | None:
+        options = self.sink.options
+        if options.application is None or options.version is None:
+            return None
+        if options.witness is None:
+            return Mark(options.application, options.version)
+        witness = None if options.witness == UNWITNESSED else options.witness
+        return Mark(options.application, options.version, witness, streaming=True)
 
 
 _NO_LOG = (
@@ -142,8 +150,4 @@ _NO_LOG = (
 _NO_OVERWRITE = (
     'mode("overwrite") would delete the records of a topic while others read them: use mode("append"). '
     "To begin anew, write to a new topic, or forget old records with: tailrace topic trim"
-)
-_NO_COMPLETE = (
-    'outputMode("complete") would write the whole result again with every batch: use outputMode("append") with a '
-    'watermark, or outputMode("update") with foreachBatch, and let readers take the last record of each key.'
 )

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.names import did_you_mean
-
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 NAMES = ("value", "key", "topic", "partition", "headers", "timestamp")
-# A read gives these as well; a record's place in its partition is not its writer's to choose.
-_OF_THE_SOURCE = frozenset({"offset", "timestamptype"})
 
 
 class Columns(NamedTuple):
@@ -26,14 +22,15 @@ class Columns(NamedTuple):
 
 
 def check_columns(schema: StructType) -> Columns:
-    """The columns of a DataFrame that can be written; TypeError says what to write for one that cannot."""
+    """The columns of a DataFrame that are written; TypeError says what to write for one that cannot be.
+
+    Columns of other names are left out, as Spark's Kafka sink leaves them out.
+    """
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
         name = field.name.lower()
-        if name in _OF_THE_SOURCE:
-            continue
         if name not in NAMES:
-            raise TypeError(_unknown(field.name, schema))
+            continue
         if name in found:
             raise TypeError(f"There are two columns {name!r}: which one is meant cannot be told, so drop one.")
         _check_type(name, field)
@@ -44,17 +41,6 @@ def check_columns(schema: StructType) -> Columns:
             'A whole row as JSON: df.selectExpr("to_json(struct(*)) AS value")'
         )
     return Columns(**found)
-
-
-def _unknown(name: str, schema: StructType) -> str:
-    near = did_you_mean(name.lower(), set(NAMES) - {field.name.lower() for field in schema.fields})
-    way_out = (
-        f"did you mean {near!r}?"
-        if near
-        else f"the columns are {', '.join(NAMES)}, of which only value must be there. Drop it, or put it into the "
-        'value: df.selectExpr("to_json(struct(*)) AS value")'
-    )
-    return f"A record has no place for the column {name!r}: {way_out}"
 
 
 def _listed(schema: StructType) -> str:
@@ -106,5 +92,5 @@ _WANTED = {
     "topic": "it must be string, the name of the topic of each row",
     "partition": "it must be an integer, the number of a partition from 0, or null where the key decides",
     "headers": "it must be array<struct<key:string,value:binary>>, or map<string,binary>",
-    "timestamp": "it must be timestamp: cast(timestamp AS timestamp) AS timestamp",
+    "timestamp": "it must be timestamp, the time of the record: cast(timestamp AS timestamp) AS timestamp, or drop it",
 }

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tailrace.limits import OFFSET_MAX, PARTITIONS_MAX
-from tailrace.names import did_you_mean, validate_topic_name
-from tailrace.spark.option_values import flag_of, log_directory, text_of
+from tailrace.names import did_you_mean, validate_namespace_name, validate_topic_name
+from tailrace.spark.option_values import flag_of, log_directory, of_kafka, text_of
 
 # Every option of the sink, as the documents spell it; Spark does not tell upper from lower case.
 NAMES = ("path", "log", "namespace", "topic", "createTopics", "partitions", "txnAppId", "txnVersion")
 # What Spark itself adds, and what a query that wrote to Kafka may still have: a log has no use for it.
 IGNORED_NAMES = ("checkpointLocation", "queryName", "outputMode", "serialization.format", "provider", "includeHeaders")
 IGNORED_PREFIXES = ("kafka.", "spark.")
+# What write_batch says of a batch of a stream: a digest of the offsets it was made of, or that they are not known.
+WITNESS = "txnWitness"
+UNWITNESSED = "unknown"
 # Options for reading that people reach for when they mean `topic`.
 _FOR_READING = frozenset({"subscribe", "subscribepattern", "assign"})
 # One application is one key of the internal topic of markers.
@@ -31,12 +34,14 @@ class SinkOptions(NamedTuple):
     partitions: int = 1
     application: str | None = None
     version: int | None = None
+    # Of a batch that foreachBatch writes; None for a batch job.
+    witness: str | None = None
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check every option; ValueError says what is wrong and what to write."""
-    _refuse_unknown(options)
-    topic = text_of(options, "topic")
+    _refuse_unknown(options, streaming)
+    topic, namespace = text_of(options, "topic"), text_of(options, "namespace")
     create = flag_of(options, "createTopics", False)
     partitions = _number_of(options, "partitions", 1, PARTITIONS_MAX)
     if partitions is not None and not create:
@@ -47,28 +52,32 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     application, version = _transaction(options, streaming)
     return SinkOptions(
         log_directory(options, "the driver sees"),
-        text_of(options, "namespace"),
+        None if namespace is None else validate_namespace_name(namespace),
         None if topic is None else validate_topic_name(topic),
         create,
         partitions or 1,
         application,
         version,
+        text_of(options, WITNESS),
     )
 
 
-def _refuse_unknown(options: Iterable[str]) -> None:
+def _refuse_unknown(options: Iterable[str], streaming: bool) -> None:
     """Refuse an option that would be ignored: a slip of the pen must not decide where records go."""
     spelling = {each.lower(): each for each in NAMES}
     ignored = {each.lower() for each in IGNORED_NAMES}
     for name in options:
         lowered = name.lower()
-        if lowered in spelling or lowered in ignored or lowered.startswith(IGNORED_PREFIXES):
+        # Only the jobs that write_batch starts have a witness, and it gives them their own.
+        if lowered in spelling or lowered in ignored or (lowered == WITNESS.lower() and not streaming):
+            continue
+        if lowered.startswith(IGNORED_PREFIXES):
             continue
         if lowered in _FOR_READING:
             raise ValueError(f"{name} is an option for reading: the topic that is written to is named by topic.")
         near = did_you_mean(lowered, spelling)
         question = f"did you mean {spelling[near]}?" if near else f"there are {', '.join(NAMES)}."
-        raise ValueError(f"Writing in the format tailrace has no option {name!r}: {question}")
+        raise ValueError(f"Writing in the format tailrace has no option {name!r}: {of_kafka(name) or question}")
 
 
 def _number_of(options: Mapping[str, str], name: str, minimum: int, maximum: int) -> int | None:

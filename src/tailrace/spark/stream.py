@@ -17,11 +17,15 @@ from tailrace.spark.offsets import (
     Place,
     Positions,
     Reached,
+    adopt,
+    beside,
     check_present,
+    foreign,
     from_json,
     places_of,
     starts,
     topics_of,
+    unfinished,
 )
 from tailrace.spark.options import parse_options
 from tailrace.spark.planning import TailracePartition, plan_tasks
@@ -63,8 +67,6 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log: Log | None = None
         self._survey: bulk.Survey | None = None
         self._opened = 0.0
-        # The first offset, if it was made in this process.
-        self._initial: dict[str, Any] | None = None
         # Where a query ends that reads what is available now.
         self._target: Reached | None = None
         self._recorded: Positions | None = None
@@ -73,6 +75,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ended: tuple[Bounds, Reached] | None = None
         # Where the last look found nothing new.
         self._idle: tuple[dict[str, Any], Bounds] | None = None
+        # The last answer where a batch ends, and the end of what there was when it was shown beside that.
+        self._answered: dict[str, Any] | None = None
+        self._shown: tuple[Bounds, dict[str, Any] | None, dict[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "layout": self.layout}
@@ -91,8 +96,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert log is not None
             check_present(log, bounds, self.options.selection, matched=False)
             begin = starts(log, self.options, bounds, streaming=True)
-            self._initial = Reached(begin, _ids(bounds, begin), log=self._log_id()).to_json()
-            return self._initial
+            return Reached(begin, _ids(bounds, begin), begin, self._log_id()).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch holds at most."""
@@ -109,45 +113,56 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends; `start` itself when there is nothing new."""
         with hinted():
-            bounds = self._look()
-            if self._idle == (start, bounds):
+            self._answered = self._next(start, limit)
+            return self._answered
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        bounds = self._look()
+        if self._idle == (start, bounds):
+            return start
+        stored = from_json(start)
+        reached = self._own(stored, start, bounds)
+        begin = self._going_on(reached, bounds)
+        self._record(reached)
+        end = self._target or self._ends(bounds)
+        # A partition never goes back, unless its records are gone.
+        ends = {place: max(offset, begin.get(place, 0)) for place, offset in end.positions.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            if self._is_too_little(begin, ends):
                 return start
-            reached = from_json(start)
-            begin = self._going_on(reached, bounds)
-            self._record(reached)
-            end = self._target or self._ends(bounds)
-            # A partition never goes back, unless its records are gone.
-            ends = {place: max(offset, begin.get(place, 0)) for place, offset in end.positions.items()}
-            if not isinstance(limit, ReadAllAvailable):
-                if self._is_too_little(begin, ends):
-                    return start
-                if isinstance(limit, ReadMaxRows):
-                    ends = limited(begin, ends, limit.max_rows)
-            ids = end.ids
-            left = {place: at for place, at in reached.positions.items() if not self.options.selection.includes(place)}
-            if left and reached.log in (None, end.log):
-                # What a query no longer asks for, it may ask for again: it goes on there then.
-                ends = {**left, **ends}
-                ids = {**{topic: reached.ids[topic] for topic in topics_of(left) if topic in reached.ids}, **ids}
-            if ends == reached.positions and ids == reached.ids and end.log == reached.log:
-                self._idle = (start, bounds)
-                return start
-            self._triggered = time.monotonic()
-            return Reached(ends, ids, reached.positions if start == self._initial else None, end.log).to_json()
+            if isinstance(limit, ReadMaxRows):
+                ends = limited(begin, ends, limit.max_rows)
+        ids = end.ids
+        left: Positions = {}
+        if reached.log == end.log:
+            wanted = self.options.selection.includes
+            left = {place: at for place, at in reached.positions.items() if not wanted(place)}
+        if left:
+            # What a query no longer asks for, it may ask for again: it goes on there then.
+            ends = {**left, **ends}
+            ids = {**{topic: reached.ids[topic] for topic in topics_of(left) if topic in reached.ids}, **ids}
+        # Offsets of Kafka are replaced at once, also when there is nothing new.
+        if ends == reached.positions and ids == reached.ids and end.log == stored.log:
+            self._idle = (start, bounds)
+            return start
+        self._triggered = time.monotonic()
+        first = reached.positions if reached.begin is None else reached.begin
+        return Reached(ends, ids, first, end.log).to_json(left)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of what there is, from which Spark tells how far behind a query is."""
+        """The end of what there is, from which one tells how far behind a query is."""
         with hinted():
-            return self._ends(self._look()).to_json()
+            bounds = self._look()
+            if self._shown is None or self._shown[:2] != (bounds, self._answered):
+                ends = self._ends(bounds)
+                latest = ends.to_json() if self._answered is None else beside(ends, self._answered)
+                self._shown = (bounds, self._answered, latest)
+            return self._shown[2]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one batch, the same whenever it is repeated."""
         with hinted():
-            until = from_json(end)
-            reached = from_json(start)
-            if until.begin is not None:
-                # The first batch: what Spark calls its start may have been worked out anew since.
-                reached = Reached(until.begin, until.ids, log=until.log)
+            until, reached = self._batch(start, end)
             for look in range(LOOKS_MAX):
                 try:
                     return self._plan(reached, until)
@@ -156,6 +171,19 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if (self.options.fail_on_data_loss and look) or look == LOOKS_MAX - 1:
                         raise
             return []
+
+    def _batch(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[Reached, Reached]:
+        """The end of a batch, and its start."""
+        until, reached = from_json(end), from_json(start)
+        if until.log is None:
+            if reached.log is not None:
+                raise unfinished(end)
+            bounds = self._look()
+            return self._own(until, end, bounds), self._own(reached, start, bounds)
+        if until.begin is not None and reached.begin != until.begin:
+            # The first batch: what Spark calls its start was worked out anew since, or is that of Kafka.
+            reached = Reached(until.begin, until.ids, log=until.log)
+        return until, reached
 
     def _plan(self, reached: Reached, until: Reached) -> list[TailracePartition]:
         begin = self._going_on(reached, self._look(), until)
@@ -203,6 +231,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._log is not None
         return self._log.engine.store.home.log_id.hex()
 
+    def _own(self, reached: Reached, stored: dict[str, Any], bounds: Bounds) -> Reached:
+        """Offsets of a log, which those of Kafka are only for a user who says so."""
+        if reached.log is not None:
+            return reached
+        if not self.options.from_kafka:
+            raise foreign(stored)
+        return adopt(reached, bounds, self.options.selection, self._log_id())
+
     def _record(self, reached: Reached) -> None:
         """Store how far the query came for its group, when that changed."""
         if self.options.group is None or reached.positions == self._recorded:
@@ -238,8 +274,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = sorted(places | reached.positions.keys()) if until is None else sorted(until.positions)
         begin: Positions = {}
         here = self._log_id()
-        other = reached.log not in (None, here)
-        changed = until is not None and until.log not in (None, here)
+        other = reached.log != here
+        changed = until is not None and until.log != here
         for place in wanted:
             topic, index = place
             known = reached.ids.get(topic)

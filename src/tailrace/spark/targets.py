@@ -92,18 +92,20 @@ def find_targets(log: Log, options: SinkOptions) -> Targets:
     return Targets(shapes, ids, new)
 
 
-# The last that was worked out, with the end of the catalog then: a stream asks with every batch.
-_known: dict[str, tuple[int, dict[str, Shape], dict[str, int]]] = {}
+# The last that was worked out, with the log and the end of its catalog then: a stream asks with every batch.
+_known: dict[str, tuple[tuple[bytes, int], dict[str, Shape], dict[str, int]]] = {}
 
 
 def _every_topic(log: Log) -> tuple[dict[str, Shape], dict[str, int]]:
     catalog = log.engine.refresh()
-    offset, shapes, ids = _known.get(log.location, (-1, {}, {}))
-    if offset != catalog.offset:
+    # A log that was removed and made anew has another id, and its catalog may end at the same offset.
+    now = (log.engine.store.home.log_id, catalog.offset)
+    seen, shapes, ids = _known.get(log.location, (None, {}, {}))
+    if seen != now:
         entries = [entry for name, entry in list(catalog.by_name.items()) if not is_internal(name)]
         shapes = {entry.name: _shape(entry) for entry in entries}
         ids = {entry.name: entry.id for entry in entries}
-        _known[log.location] = catalog.offset, shapes, ids
+        _known[log.location] = now, shapes, ids
     return shapes, ids
 
 
