@@ -30,16 +30,23 @@ class Sizes(NamedTuple):
     topics: int
     # Single appends in the segment that a recovery has to follow.
     singles: int
+    # What a store holds before its steady state is measured.
+    steady_bytes: int
+    # Single appends after that: in a full run enough for SQLite's log, of 1,000 pages, to begin anew.
+    steady_singles: int
 
     @classmethod
     def full(cls) -> Sizes:
-        return cls(200 << 20, 2_500_000, (10**9, 10**10), 10_000, 1_000_000)
+        return cls(200 << 20, 2_500_000, (10**9, 10**10), 10_000, 1_000_000, 200_000_000, 3_000)
 
     @classmethod
     def quick(cls, seconds: float) -> Sizes:
         """Of a quick run: as much as goes with so many seconds of measuring."""
         records = int(min(1.0, seconds / 10) * 200_000)
-        return cls(records * SMALL_BYTES, max(10_000, records), (max(2 << 20, records * 500),), records // 200, 10_000)
+        return cls(
+            records * SMALL_BYTES, max(10_000, records), (max(2 << 20, records * 500),), records // 200, 10_000,
+            records * SMALL_BYTES, 30,
+        )  # fmt: skip
 
 
 class EngineStage(Stage):
@@ -103,7 +110,7 @@ class Bench(NamedTuple):
         # Several threads take a moment to begin and to end.
         measure = rated(work, records, most, step=threads, pieces=PIECES if threads == 1 else 1)
         level = self.stage.level(kind)
-        return Case(self.work, kind.label, how, level, RATE, measure, against=self.limit, told=self.told)
+        return Case(self.work, kind.label, how, level, RATE, measure, against=self.limit, told=self.told, peer=True)
 
 
 def appending(stage: EngineStage, kind: StoreKind, value: bytes, threads: int = 1) -> Work:

@@ -47,7 +47,8 @@ def goal_table(results: Sequence[Result]) -> str:
     for result in results:
         for goal, met in result.verdicts():
             measured = number(result.figure(goal.figure))
-            unit = f"x {described(result.case)}" if goal.figure == "ratio" else result.case.unit
+            units = {"ratio": f"x {described(result.case)}", "lead": "x the best peer"}
+            unit = units.get(goal.figure, result.case.unit)
             lines.append(
                 f"| {result.case.work} | {result.case.how} | {result.case.level} | {measured} {unit} | {goal.text()} "
                 f"| {'met' if met else '**missed**'} |"
@@ -157,6 +158,7 @@ def as_json(results: Sequence[Result], facts: dict[str, Any]) -> dict[str, Any]:
             "p99": result.p99 if result.has_spread else None,
             "ratio": result.ratio,
             "ratio_against": described(result.case) if result.ratio is not None else None,
+            "lead": result.lead,
             "samples": len(result.values),
             "rounds": [result.of_round(index) for index in range(len(result.rounds))],
             "goals": [{"goal": goal.text(), "met": met} for goal, met in result.verdicts()],

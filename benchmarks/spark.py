@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks import page, report, spark_reads, spark_streams, spark_writes
+from benchmarks import page, report, spark_batches, spark_reads, spark_streams, spark_wide, spark_writes
 from benchmarks.spark_stage import ROWS, Sizes, SparkStage, missing
 from tailrace.bench.cases import Case, Result
 from tailrace.bench.machine import Watcher
@@ -22,6 +22,8 @@ PARTS: dict[str, Callable[[SparkStage], list[Case]]] = {
     "read": spark_reads.cases,
     "write": spark_writes.cases,
     "batch": spark_streams.batch_cases,
+    "batches": spark_batches.cases,
+    "wide": spark_wide.cases,
     "json": spark_streams.json_cases,
 }
 ROUNDS = 7
@@ -46,6 +48,13 @@ bytes and a value of 100 bytes.
   records as large writes make them; frames of 128 are what an application leaves that appends so many at a time.
 - Each write is one job into a new topic, whole or absent; rows come from Parquet files.
 - A batch of one row has next to no work, so that what is left is what a batch costs; the source beside it only counts.
+- Ten micro-batches have a tenth of a million rows each; the first, for which Spark compiles the query, is left out.
+  "Parquet" is what Spark itself takes, in Java; "Arrow files" is what it takes with any source and sink in Python, read
+  by two tasks and written by two, each of which syncs its file. What a batch costs beyond Spark is the difference.
+- A job over many partitions has 20 rows for each of a thousand, and is timed as a whole. A stream has to be started
+  first, for which Spark starts a Python process. More than 255 partitions take the outbox
+  ([spark-sink.md](spark-sink.md)): the rows are written twice. Topics written to are new, so that a segment begins in
+  every partition.
 - The job over JSON reads events as a stream, with a watermark, and sums them in windows by user; the state is kept by
   RocksDB. "from_json" is Spark's own way to parse them. The second that Spark takes to start a stream over a Python
   source is part of the time.

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
@@ -45,6 +46,12 @@ class ArrowFiles(DataSource):
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         return FilesWriter(self.options["path"])
 
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 (the name is Spark's)
+        return FilesStreamReader(self.options["path"])
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return FilesStreamWriter(self.options["path"])
+
 
 class FilesReader(DataSourceReader):
     """Sends the batches of each file as they are."""
@@ -62,29 +69,80 @@ class FilesReader(DataSourceReader):
                 yield batches.get_batch(index)
 
 
-class FilesWriter(DataSourceArrowWriter):
-    """Writes the batches of each task as they are, and waits for the disk as Tailrace's sink does."""
+class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Each file is a batch of a stream, read by two tasks."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"file": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(1)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing: no file comes."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return {"file": min(len(os.listdir(self.folder)), start["file"] + 1)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition((file, half)) for file in range(start["file"], end["file"]) for half in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        file, half = partition.value
+        with pa.memory_map(f"{self.folder}/{file}.arrow") as mapped:
+            batches = pa.ipc.open_file(mapped)
+            count = batches.num_record_batches
+            for index in range(half * count // 2, (half + 1) * count // 2):
+                yield batches.get_batch(index)
+
+
+def write_file(folder: str, iterator: Iterator[Any]) -> WriterCommitMessage:
+    """Write the batches of a task into one file, and wait for the disk as Tailrace's sink does."""
+    context = TaskContext.get()
+    assert context is not None
+    file = writer = None
+    for batch in iterator:
+        if file is None:
+            file = open(f"{folder}/{context.taskAttemptId()}.arrow", "wb", buffering=0)  # noqa: SIM115
+            writer = pa.ipc.new_file(file, batch.schema)
+        writer.write_batch(batch)
+    if file is not None:
+        writer.close()
+        os.fsync(file.fileno())
+        file.close()
+        directory = os.open(folder, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+    return WriterCommitMessage()
+
+
+class FilesStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of each task as they are, again when a batch comes again."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        file = writer = None
-        for batch in iterator:
-            if file is None:
-                file = open(f"{self.folder}/{context.taskAttemptId()}.arrow", "wb", buffering=0)  # noqa: SIM115
-                writer = pa.ipc.new_file(file, batch.schema)
-            writer.write_batch(batch)
-        if file is not None:
-            writer.close()
-            os.fsync(file.fileno())
-            file.close()
-            folder = os.open(self.folder, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-        return WriterCommitMessage()
+        return write_file(self.folder, iterator)
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 (the name is Spark's)
+        """Nothing: the files are there."""
+
+    def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803
+        """Nothing."""
+
+
+class FilesWriter(DataSourceArrowWriter):
+    """Writes the batches of each task as they are."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return write_file(self.folder, iterator)
 
     def commit(self, messages: Any) -> None:
         """Nothing: the files are there."""

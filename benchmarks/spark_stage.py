@@ -27,6 +27,8 @@ FRAME_RECORDS = 8_192
 VALUE_BYTES, KEY_BYTES = 100, 16
 # Enough that the start of a job, a second for a stream, weighs little.
 ROWS, WRITTEN_ROWS, EVENTS, BATCHES = 6_000_000, 3_000_000, 4_000_000, 30
+# The rows of a stream that comes in ten batches, and of jobs over many partitions, a few in each.
+STREAMED_ROWS, MANY_PARTITIONS, ROWS_EACH = 1_000_000, 1_000, 20
 # A millisecond between two events, which are of so many users.
 FIRST_US, EVENT_US, USERS = 1_763_200_000_000_000, 1_000, 100
 JVM_END_SECONDS_MAX = 30.0
@@ -39,13 +41,17 @@ class Sizes(NamedTuple):
     written_rows: int
     events: int
     batches: int
+    streamed_rows: int
+    many_partitions: int
 
     @classmethod
     def scaled(cls, scale: float) -> Sizes:
         """Sizes that fill whole frames of every partition."""
         step = FRAME_RECORDS * PARTITIONS
         rows = [max(step, round(scale * count / step) * step) for count in (ROWS, WRITTEN_ROWS, EVENTS)]
-        return cls(*rows, max(4, min(BATCHES, round(scale * BATCHES))))
+        streamed = max(10 * 16, round(scale * STREAMED_ROWS / 10) * 10)
+        many = max(300, min(MANY_PARTITIONS, round(scale * MANY_PARTITIONS)))
+        return cls(*rows, max(4, min(BATCHES, round(scale * BATCHES))), streamed, many)
 
 
 def missing() -> str | None:

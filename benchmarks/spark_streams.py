@@ -55,10 +55,12 @@ def batch_cases(stage: SparkStage) -> list[Case]:
     ]  # fmt: skip
 
 
-def run(stage: SparkStage, frame: DataFrame, mode: str = "append") -> StreamingQuery:
-    """Let a query run to the end of what is there; its results are thrown away."""
+def run(
+    stage: SparkStage, frame: DataFrame, mode: str = "append", sink: str = "noop", **options: Any
+) -> StreamingQuery:
+    """Let a query run to the end of what is there; unless there is a sink, its results are thrown away."""
     path = str(stage.fresh("checkpoint"))
-    writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", path)
+    writer = frame.writeStream.format(sink).outputMode(mode).option("checkpointLocation", path).options(**options)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return query

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
+from typing import Any
 from xml.etree import ElementTree
 
 import psutil
@@ -95,7 +97,7 @@ def test_a_terminated_run_leaves_no_directory_and_no_process(tmp_path):
 
 @pytest.mark.slow
 def test_writing_is_measured_beside_every_store_that_is_there(tmp_path):
-    parts = "append,threads,append-quick,producer,extend,extend-quick,transaction"
+    parts = "append,append-steady,threads,append-quick,producer,extend,extend-quick,transaction"
     text, rows = measured(tmp_path, "--only", parts, name="engine")
     assert all(row["median"] > 0 and row["durability"] and row["samples"] for row in rows)
     works = {row["work"] for row in rows}
@@ -111,15 +113,25 @@ def test_writing_is_measured_beside_every_store_that_is_there(tmp_path):
             assert all(row["ratio"] > 0 for row in some if row["system"] != "plain file")
     measured_systems = {row["system"] for row in rows}
     assert {kind.label for kind in stores.installed()} <= measured_systems
-    assert {row["work"] for row in rows if row["goals"]} == {work for work in works if not _is_large(work)} | {
+    without = {"append of one record, durable, one thread, 100 B"} | {work for work in works if _is_large(work)}
+    assert {row["work"] for row in rows if row["goals"]} == works - without | {
         "extend of 1,000 records, not durable, 1 KB"
     }
+    steady = [row for row in rows if "steady state, 100 B" in row["work"]]
+    own = next(row for row in steady if row["system"] == "Tailrace")
+    others = [row for row in steady if row["system"] not in ("Tailrace", "plain file")]
+    assert [goal["goal"] for goal in own["goals"]] == ["ratio >= 0.9", "lead >= 1"]
+    assert own["lead"] == pytest.approx(min(_ratio_of(own, other) for other in others))
     for package in stores.missing():
         assert f"NOT INSTALLED, so not measured: {package}" in text or f", {package}" in text
 
 
 def _is_large(work: str) -> bool:
     return work.endswith("1 KB")
+
+
+def _ratio_of(row: dict[str, Any], other: dict[str, Any]) -> float:
+    return median(one / another for one, another in zip(row["rounds"], other["rounds"], strict=True))
 
 
 @pytest.mark.slow
@@ -261,6 +273,16 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds():
     relate([other, one])
     assert other.ratio == 0.8
     assert one.ratio is None
+
+
+def test_a_lead_is_over_the_best_of_the_other_systems_of_the_same_work():
+    own = Result(case("own", goals=(Goal("lead", at_least=1),)), [[10.0], [20.0], [30.0]])
+    slow, fast = (Result(case(name, peer=True), rounds) for name, rounds in [("a", [[5.0]] * 3), ("b", [[16.0]] * 3)])
+    elsewhere = Result(case("c", peer=True, work="other"), [[1000.0]] * 3)
+    relate([own, slow, fast, elsewhere])
+    assert own.lead == 20 / 16
+    assert (slow.lead, fast.lead, elsewhere.lead) == (None, None, None)
+    assert "1.25 x the best peer | lead >= 1 | met |" in report.goal_table([own])
 
 
 def test_goals_are_judged_by_their_figure():
