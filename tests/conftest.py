@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
+import sys
 
 import hypothesis
 import pytest
@@ -51,3 +53,24 @@ def rng(seed, request) -> random.Random:
 def _clean_environment(monkeypatch):
     for name in ("TAILRACE_LOG", "TAILRACE_BOOT_ID", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _close_forgotten_logs():
+    """Close the logs that a test leaves open for writing: their threads would work on beside the tests after it."""
+    before = _writing_engines()
+    yield
+    left = _writing_engines() - before
+    if left and "tailrace.spark.handles" in sys.modules:
+        sys.modules["tailrace.spark.handles"].close_all()
+    for engine in left & _writing_engines():
+        consumers, producers = list(engine.consumers), list(engine.producers)
+        for close in [*(user.close for user in (*consumers, *producers)), engine.close]:
+            with contextlib.suppress(Exception):
+                close()
+        sys.modules["tailrace.engine"]._registry.remove(engine)
+
+
+def _writing_engines():
+    module = sys.modules.get("tailrace.engine")
+    return set() if module is None else {engine for engine in module._registry.alive if engine.writable}
