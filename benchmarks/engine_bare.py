@@ -2,7 +2,8 @@
 
 Nobody else could write or read what they write, and nothing is checked. `zeros_ahead` is the file as the engine has it,
 and with some work between two syncs it shows what it costs to be away from the disk. `gathered` is a group commit and
-nothing else. `lean` makes frames and state blocks as the engine does, under a lock, in one function.
+nothing else. `lean` makes frames and state blocks as the engine does, under a lock, in one function, and waits
+for the disk over zeros if it is told to.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from tailrace.bench.crew import crew
 from tailrace.bench.plain import sync_file
+from tailrace.disk.files import Files
 from tailrace.disk.frame import place_one, prepare_one
 from tailrace.disk.tails import BLOCK_BYTES, HAS_SEGMENT, State, pack_block
 
@@ -102,12 +104,12 @@ def gathered(path: Path, data: bytes, threads: int) -> Iterator[Callable[[int], 
 
 
 @contextmanager
-def lean(path: Path, value: bytes) -> Iterator[Callable[[int], None]]:
-    """What one append that does not wait has to do at least, in one loop: lock, frame, write, state, unlock."""
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+def lean(path: Path, value: bytes, zeros_bytes: int = 0) -> Iterator[Callable[[int], None]]:
+    """What one append has to do at least, in one loop: lock, frame, write, state, unlock; over zeros, also a sync."""
+    file = zeros_file(path, zeros_bytes)
     lock = os.open(path.parent, os.O_RDONLY)
     shared = memoryview(bytearray(BLOCK_BYTES))
-    flock, pwrite, now = fcntl.flock, os.pwrite, time.time_ns
+    flock, pwrite, now, start_writing = fcntl.flock, os.pwrite, time.time_ns, Files().start_writing
     held = threading.RLock()
     end = position = chain = 0
 
@@ -119,10 +121,14 @@ def lean(path: Path, value: bytes) -> Iterator[Callable[[int], None]]:
             flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data, chain = place_one(frame, end, chain)
             pwrite(file, data, position)
+            if zeros_bytes:
+                start_writing(file, position, len(data))
             end += 1
             last, position = position, position + len(data)
-            state = State(end, 0, position, chain, HAS_SEGMENT, 1, 0, 0, last, 0, 0)
-            shared[:] = pack_block(end, state, 1)
+            block = pack_block(end, State(end, 0, position, chain, HAS_SEGMENT, 1, 0, 0, last, 0, 0), 1)
+            if zeros_bytes:
+                sync_file(file)
+            shared[:] = block
             flock(lock, fcntl.LOCK_UN)
             held.release()
 
@@ -132,3 +138,13 @@ def lean(path: Path, value: bytes) -> Iterator[Callable[[int], None]]:
         os.close(lock)
         os.close(file)
         path.unlink(missing_ok=True)
+
+
+def zeros_file(path: Path, size: int) -> int:
+    """A file of zeros that are on disk; its descriptor."""
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    zeros = bytes(1 << 20)
+    for start in range(0, size, len(zeros)):
+        os.pwrite(file, zeros, start)
+    sync_file(file)
+    return file

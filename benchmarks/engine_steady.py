@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import tailrace
+from benchmarks.engine_bare import lean, zeros_file
 from benchmarks.engine_stage import LARGE_BYTES, SMALL_BYTES, Bench, EngineStage, size_told, values_of
 from benchmarks.stores import Store, StoreKind
 from tailrace.bench import own, plain
@@ -25,6 +26,8 @@ LIMIT_GOAL = 0.9
 APPENDS_MAX = 500_000
 # The file of the limit; its end is never reached in one turn, and the next turn begins at its beginning.
 LIMIT_BYTES = 64 << 20
+# What a frame of one record has besides its value, at most.
+FRAME_BYTES = 128
 
 
 def cases(stage: EngineStage) -> list[Case]:
@@ -43,6 +46,11 @@ def _durable(stage: EngineStage, size: int) -> list[Case]:
         bench.limiting(
             "write over zeros, fdatasync", plain.ON_DISK, partial(_over_zeros, stage.path("limit"), value), 1,
             min(APPENDS_MAX, LIMIT_BYTES // size - 1),
+        ),
+        bench.bare(
+            "lock, frame, write, state, sync, unlock in one loop", plain.ON_DISK,
+            partial(lean, stage.path("lean"), value, LIMIT_BYTES),
+            min(APPENDS_MAX, LIMIT_BYTES // (size + FRAME_BYTES) - 1),
         ),
         Case(
             work, "Tailrace", "append()", own.ON_DISK, RATE, rated(_going_on(topic, value), 1, APPENDS_MAX),
@@ -95,7 +103,7 @@ def _keeping_on(store: Store, value: bytes) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _over_zeros(path: Path, data: bytes) -> Iterator[Callable[[int], None]]:
     """The same bytes written one after the other into a file of zeros that is on disk already, each write synced."""
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    file = zeros_file(path, LIMIT_BYTES)
     position = 0
 
     def write(count: int) -> None:
@@ -106,10 +114,6 @@ def _over_zeros(path: Path, data: bytes) -> Iterator[Callable[[int], None]]:
             position += len(data)
 
     try:
-        zeros = bytes(1 << 20)
-        for start in range(0, LIMIT_BYTES, len(zeros)):
-            os.pwrite(file, zeros, start)
-        plain.sync_file(file)
         yield write
     finally:
         os.close(file)
