@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 import tailrace
-from tailrace.backup import taking
 from tailrace.disk.copying_moment import LINKS, Moment
 from tailrace.disk.files import Files, remove_tree
 from tailrace.errors import CorruptionError, NotALogError, OpenError, ReadOnlyError, StorageError
@@ -19,7 +18,7 @@ from tests.processes import in_fork
 from tests.sim import PASSIVE, Fail, Process
 from tests.sim.backups import Bench, back_up, operations
 from tests.sim.engine import open_store, small_limits
-from tests.sim.mutation import mutate
+from tests.sim.mutation import mutate, without
 from tests.sim.witness import Finding
 
 
@@ -411,7 +410,7 @@ def test_leftovers_that_the_manifest_on_disk_may_name_are_kept(seed):
 
 
 def test_without_the_manifest_made_anew_they_are_lost(seed, monkeypatch):
-    mutate(monkeypatch, taking.Backup, "_clean", "self._install(before)", "pass")
+    mutate(monkeypatch, without("doubtful manifest written again"))
     with small_limits():
         assert any(_doubtful_manifest(seed + shift)[1] is not None for shift in range(4))
 

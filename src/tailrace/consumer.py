@@ -205,7 +205,7 @@ class Consumer(Iterable[Record]):
                     self._finish()
                 return []
             if self._wants.commit == "before":
-                duty.store(duty.feeds.positions())
+                duty.store(duty.feeds.positions())  # rule: stored before it is handed out
         self._before = {feed.place: handed for feed, handed in duty.feeds.fresh}
         self._since += sum([part.stop - part.first for part in parts])
         return parts

@@ -139,7 +139,7 @@ class _Repair:
             directories += [f"{self.path}/{name}" for name in ("catalog", "journal", "topics", QUARANTINE)]
             for directory in [*directories, self.path]:
                 if files.stat(directory) is not None:
-                    files.sync_directory(directory)
+                    files.sync_directory(directory)  # rule: names synced after a dead repair
         self.mender.finish()
 
     # Telling.
@@ -210,7 +210,7 @@ class _Repair:
         for name in missing:
             self.files.make_directory(f"{self.path}/{name}")
         try:
-            self.files.sync_directory(self.path)
+            self.files.sync_directory(self.path)  # rule: directory of the log made again
         except by_system():
             # A name whose sync failed counts as synced: the next repair must make it anew.
             for name in missing:

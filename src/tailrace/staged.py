@@ -120,8 +120,8 @@ class Growing:
         with self._kept():
             self.waiting.append(index.pack_footer())
             self._write()
-            self.files.sync_data(self._open)
-            self.files.sync_directory(self.folder)
+            self.files.sync_data(self._open)  # rule: combined segment
+            self.files.sync_directory(self.folder)  # rule: combined name
         self._close()
         name = self.path.rpartition("/")[2]
         return Staged(name, index.salt, index.position, index.span, index.chain, self.last, index.records)

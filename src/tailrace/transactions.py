@@ -264,7 +264,7 @@ class Transaction:
                     Write(routes[share.topic.name].partitions[share.index], each, share.expect)
                     for share, each in zip(shares, frames, strict=True)
                 ]
-                writes += _cursor_writes(enlisted)
+                writes += _cursor_writes(enlisted)  # rule: cursors inside the transaction
                 for share, first in zip(shares, self._transact(engine, writes, shares), strict=False):
                     share.first = first
                 break

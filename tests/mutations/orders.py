@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.mutations.rule import LOSS, Change, Mutation, change
+from tests.mutations.rule import LOSS, Mutation
+from tests.sim.mutation import Change, edited, instead, never, without
 
 
 def order(
@@ -11,137 +12,117 @@ def order(
     return Mutation(name, "order", where, removed, changes, run, seen, covered)
 
 
-PARTITION = "disk.partition:Partition"
-COMMITTER = "disk.commit:Committer"
-GENERATIONS = "disk.generations:Generations"
-RECOVERY = "disk.recovery:Recovery"
-OPENING = "disk.opening"
-ADMIN = "disk.admin:Admin"
-STORE = "disk.store:Store"
+MARKS = """{}
+words[UNRESOLVED_WORD] = lsn
+for partition, _, _ in steps:
+    words[partition.word + DIRTY] = generation
+    words[partition.word + PENDING] = lsn"""
+EARLY_SEGMENT = """{}
+early = salt_chain(salt)
+self._store(State(state.end, state.end, HEADER_BYTES, early, HAS_SEGMENT, salt, HEADER_BYTES, early, 0, state.safe,
+                  state.start))"""
+UNRESOLVED_LAST = "{}\nif partition is steps[-1][0]: words[UNRESOLVED_WORD] = lsn"
+RESOLVED = "{}\nif isinstance(problem, PendingCommit): self.committer.resolve()"
+PAIRS = "pairwise(segment_bases(self.files, self.path, self.state))"
 
-MARKS = (
-    "for partition, _, _ in steps:\n        words[partition.word + DIRTY] = generation\n"
-    "        words[partition.word + PENDING] = lsn\n"
-)
-EARLY_SEGMENT = """salt = salted(files)
-    early = salt_chain(salt)
-    self._store(State(state.end, state.end, HEADER_BYTES, early, HAS_SEGMENT, salt, HEADER_BYTES, early, 0,
-                      state.safe, state.start))"""
-BASES = "segment_bases(self.files, self.path, self.state)"
-
-UNSURE = change(f"{COMMITTER}._ready", "self.journal.make_sure(file)")
-CHAINED = change(f"{COMMITTER}._repeat", "file = self.journal.new_file(file.number + 1, following, entry.lsn)",
-                 "following -= 1")  # fmt: skip
-UNSALVAGED = change("disk.repair.journal:salvage", "entries = list(file.entries())",
-                    "return Salvaged(file, list(file.entries()), [])\n    entries = []")  # fmt: skip
+UNSURE = without("header made sure")
+CHAINED = instead("repeated in a new file", "following -= 1")
+UNSALVAGED = instead("salvaged entries", "return Salvaged(file, list(file.entries()), [])\nentries = []")
 
 ORDERS = (
     # Words.
     order("block before end", "2.6", "the order of state block and end: the word is stored first",
           "deaths in an append without waiting", "I2",
-          change(f"{PARTITION}.write", "self._store(after)",
-                 "self.home.tails.words[self.word + END] = after.end; self._store(after)")),
+          instead("block before end", "self.home.tails.words[self.word + END] = after.end; {}")),
     order("end before safe", "3.4", "the order of end and safe: safe is stored first", "power cuts in an append", "I2",
-          change(f"{PARTITION}.sync", "words[word + END] = ", "words[word + SAFE] = end; words[word + END] = ")),
+          edited("end before safe", "words[word + END] = ", "words[word + SAFE] = end; words[word + END] = ")),
     order("syncing before the sync", "3.1", "the word that says that a sync is under way",
           "a sync fails and its process dies", LOSS,
-          change(f"{PARTITION}.sync", "words[word + SYNCING] = 1")),
+          without("syncing before the sync")),
     order("clean after the sync", "3.4", "the order of sync and dirty: clean before the sync",
           "deaths in a checkpoint before another", LOSS,
-          change(f"{PARTITION}.sync", "words[word + SYNCING] = 1",
-                 "words[word + DIRTY] = 0; words[word + SYNCING] = 1")),
+          instead("syncing before the sync", "words[word + DIRTY] = 0; {}")),
     order("safe after the sync", "3.4", "the order of sync and safe: safe before the sync",
           "power cuts in a flush", LOSS,
-          change(f"{PARTITION}.sync", "words[word + SYNCING] = 1",
-                 "words[word + END] = end; words[word + SAFE] = end; words[word + SYNCING] = 1")),
+          instead("syncing before the sync", "words[word + END] = end; words[word + SAFE] = end; {}")),
     order("synced after the sync", "3.3", "the order of sync and block: the block says that it is synced before",
           "a sync fails and its process dies", LOSS,
-          change(f"{PARTITION}.sync", "words[word + SYNCING] = 1", "words[word + SYNCING] = 1; self._store(state)")),
+          instead("syncing before the sync", "{}; self._store(state)")),
     order("failed before anything else", "3.2", "the mark of a sync that failed", "the sync of a seal fails",
           LOSS,
-          change(f"{PARTITION}.sync", "words[word + FAILED] = UNSYNCABLE", "words[word + SYNCING] = 0")),
+          instead("failed before anything else", "words[word + SYNCING] = 0")),
     order("failed footer", "6.3, 8", "the mark of a footer whose sync failed", "the sync of a footer fails",
           LOSS,
-          change(f"{PARTITION}.seal", "words[word + FAILED] = UNSYNCABLE", "self._store(state._replace("
-                 "flags=state.flags | SEALED)); words[word + SYNCING] = 0")),
+          instead("failed footer",
+                  "self._store(state._replace(flags=state.flags | SEALED)); words[word + SYNCING] = 0")),
     order("written again before the sync", "3", "the rewriting of bytes whose sync nobody saw the end of",
           "a sync fails and its process dies", LOSS,
-          change(f"{PARTITION}._sync_again", "rewrite=True", "rewrite=False")),
+          edited("written again before the sync", "rewrite=True", "rewrite=False")),
     order("lock held through the sync", "1.5", "the lock, while a segment is synced", "writers of both kinds",
           "without its lock",
-          change(f"{PARTITION}.sync", "files.sync_data(self.descriptor)",
-                 "self.leave(); files.sync_data(self.descriptor); self.lock.acquire()")),
+          instead("segment frames", "self.leave(); {}; self.lock.acquire()")),
     order("flush under the lock", "2", "the lock, while the flusher syncs", "power cuts in a flush",
           "without its lock",
-          change(f"{STORE}._settle", "self.inside(partition, settle, timeout)",
-                 "(self.inside(partition, lambda: None, timeout), settle())")),
+          instead("flush under the lock", "(self.inside(partition, lambda: None, timeout), settle())")),
     # Segments.
     order("created before named", "6.4", "the order of a new segment and its state: the state comes first",
-          "deaths in a roll", LOSS, change(f"{PARTITION}.begin_segment", "salt = salted(files)", EARLY_SEGMENT)),
+          "deaths in a roll", LOSS, instead("created before named", EARLY_SEGMENT)),
     order("sealed after the footer", "6.3", "the order of footer and sealed flag: the flag comes first",
           "deaths in a roll", "I5",
-          change(f"{PARTITION}.seal", "footer = index.pack_footer()",
-                 "footer = index.pack_footer(); self._store(state._replace(flags=state.flags | SEALED))")),
+          instead("sealed after the footer", "{}; self._store(state._replace(flags=state.flags | SEALED))")),
     order("leftovers made anew", "6.4", "the removal of a file whose creation failed: its name is used again",
           "failures in the first append", LOSS,
-          change(f"{PARTITION}.begin_segment", "files.remove_file(path)"),
-          change(f"{PARTITION}.begin_segment", "exclusive=True", "create=True")),
+          without("leftovers made anew"),
+          edited("segment that must be new", "exclusive=True", "create=True")),
     order("frames chained", "2.5", "the link of a frame to the one before it", "ghost frames", LOSS,
-          change("disk.segment:walk", "header.chain != chain or ", "")),
+          edited("frames chained", "header.chain != chain or ", "")),
     # Commits.
     order("marks before the entry", "4.6", "the order of marks and entry: the marks come behind the sync",
           "deaths in a commit", LOSS,
-          change(f"{COMMITTER}._journal", "words[UNRESOLVED_WORD] = lsn\n    " + MARKS, "pass\n"),
-          change(f"{COMMITTER}._journal", "self.own_lsn = lsn\n",
-          "self.own_lsn = lsn\n    words[UNRESOLVED_WORD] = lsn\n    " + MARKS)),
+          without("unresolved first"), without("dirty before pending"), without("pending after dirty"),
+          instead("entry of this process", MARKS)),
     order("dirty before pending", "4.6", "the order of the two marks", "power cuts in a commit", "I3",
-          change(f"{COMMITTER}._journal", "words[partition.word + DIRTY] = generation",
-                 "words[partition.word + PENDING] = lsn; "
-                 "words[partition.word + DIRTY] = generation")),
+          instead("dirty before pending", "words[partition.word + PENDING] = lsn; {}")),
     order("dirty before publishing", "4.6", "the mark that a segment has bytes which only the journal has",
           "deaths in a commit before a checkpoint", LOSS,
-          change(f"{COMMITTER}._journal", "words[partition.word + DIRTY] = generation", "pass")),
+          without("dirty before pending")),
     order("unresolved first", "4.6", "the order of marks: unresolved is stored behind the others",
           "deaths in a commit", "PendingCommit",
-          change(f"{COMMITTER}._journal", "words[UNRESOLVED_WORD] = lsn\n    for partition", "for partition"),
-          change(f"{COMMITTER}._journal", "words[partition.word + PENDING] = lsn\n",
-                 "words[partition.word + PENDING] = lsn\n    words[UNRESOLVED_WORD] = lsn\n")),
+          without("unresolved first"),
+          instead("pending after dirty", UNRESOLVED_LAST)),
     order("unresolved last", "4.9", "the order of marks: unresolved is cleared before publishing",
           "deaths in a commit", LOSS,
-          change(f"{COMMITTER}._apply", "for partition, state in done:",
-                 "words[UNRESOLVED_WORD] = 0\n    for partition, state in done:")),
+          instead("unresolved last", "words[UNRESOLVED_WORD] = 0\n{}")),
     order("pending until published", "4.9", "the order of publishing: pending is cleared first", "deaths in a commit",
           LOSS,
-          change(f"{PARTITION}.publish_committed", "words, word = self.home.tails.words, self.word",
-                 "words, word = self.home.tails.words, self.word; words[word + PENDING] = 0")),
+          instead("pending until published", "{}; words[word + PENDING] = 0")),
     order("entry before segments", "4.7, 4.8", "the order of entry and segments: frames are written first",
           "power cuts in a commit", LOSS,
-          change(f"{COMMITTER}._commit", "self._journal(file, steps)",
-                 "[self.files.write(p.descriptor, part.data, part.position) for p, part, _ in steps "
-                 "if part.kind == WRITE]; self._journal(file, steps)")),
+          instead("entry before segments",
+                  "[self.files.write(p.descriptor, part.data, part.position) for p, part, _ in steps "
+                  "if part.kind == WRITE]; {}")),
     order("staged before the entry", "4.1", "the order of entry and adoption: names are given first",
           "power cuts in an adoption", LOSS,
-          change(f"{COMMITTER}._commit", "self._journal(file, steps)",
-                 "[self._apply_parts(p, [part]) for p, part, _ in steps if part.kind == ADOPT]; "
-                 "self._journal(file, steps)")),
+          instead("entry before segments", "[self._apply_parts(p, [part]) for p, part, _ in steps "
+                  "if part.kind == ADOPT]; {}")),
     order("first to last", "4.8", "the order in which several segments are moved back before they are adopted again",
           "deaths in an adoption of several segments", "I5",
-          change(f"{COMMITTER}._apply_parts", "reversed(names)", "names")),
+          edited("first to last", "reversed(names)", "names")),
     order("adopted name given anew", "4.8", "the move of a name whose sync may have failed",
           "the sync of an adopted name fails", LOSS,
-          change(f"{COMMITTER}._apply_parts", "if self.files.stat(source) is None:", "if False:"),
-          change(f"{COMMITTER}._apply_parts", "for source, target in names:",
-                 "for source, target in [pair for pair in names if self.files.stat(pair[0]) is not None]:")),
+          never("adopted name moved back"),
+          instead("adopted name given anew",
+                  "for source, target in [pair for pair in names if self.files.stat(pair[0]) is not None]:")),
     order("space before the promise", "4.5", "the reservation of space before the entry", "a commit on a full disk",
           "CommittedNotVisible",
-          change(f"{COMMITTER}._placed", "partition.reserve(size)", "None")),
+          edited("space before the promise", "partition.reserve(size)", "None")),
     order("changes counted", "4.2", "the count of changes that tells a committer to read the journal again",
           "a journal that fills", LOSS,
-          change(f"{GENERATIONS}.changing", "words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX")),
+          without("changes counted")),
     order("counted before it is written", "4.2", "the order of count and header: counted behind the sync",
           "a checkpoint dies behind its header", LOSS,
-          change(f"{GENERATIONS}.start", "self.changing()", "self.seen = -1"),
-          change(f"{GENERATIONS}.start", "self.changed()", "self.changing(); self.changed()")),
+          instead("counted before it is written", "self.seen = -1"),
+          instead("counted after it is written", "self.changing(); {}")),
     order("header made sure", "4.2", "the rewriting of a journal header that another process wrote",
           "the sync of a journal header fails", "", UNSURE, covered="header made sure, and salvage"),
     order("header made sure, and salvage", "4.2, 10.2",
@@ -149,10 +130,10 @@ ORDERS = (
           "the sync of a journal header fails", LOSS, UNSURE, UNSALVAGED),
     order("journal name moved away and back", "4.2", "the move of a journal name whose sync may have failed",
           "the sync of a journal's name fails", LOSS,
-          change(f"{GENERATIONS}.make_sure", 'self.files.rename(file.path, f"{file.path}.new")'),
-          change(f"{GENERATIONS}.make_sure", 'self.files.rename(f"{file.path}.new", file.path)')),
+          without("journal name moved away"),
+          without("journal name moved back")),
     order("entry repeated", "5.3", "the repeat of a dead process's entry", "the sync of a commit fails", LOSS,
-          change(f"{COMMITTER}._roll_forward", "if entry.lsn != self.own_lsn:", "if False:")),
+          never("entry repeated")),
     order("repeated in a new file", "5.3", "the new file: the repeat is chained behind what may not be on disk",
           "the sync of a commit fails", "", CHAINED, covered="repeated in a new file, and salvage"),
     order("repeated in a new file, and salvage", "5.3, 10.2",
@@ -160,88 +141,75 @@ ORDERS = (
           "the sync of a commit fails", LOSS,
           CHAINED, UNSALVAGED),
     order("resolve before a commit", "4.2", "the resolving of a dead commit before the next one", "deaths in a commit",
-          "PendingCommit", change(f"{COMMITTER}._commit", "if words[UNRESOLVED_WORD]:", "if False:")),
+          "PendingCommit", never("resolve before a commit")),
     order("resolve before a checkpoint", "7.1", "the resolving of a dead commit before a checkpoint",
           "deaths in a commit before a checkpoint", "PendingCommit",
-          change(f"{COMMITTER}.checkpoint_locked", "if words[UNRESOLVED_WORD]:", "if False:")),
+          never("resolve before a checkpoint")),
     order("no journal lock under a partition", "1.2", "the order of locks: a dead commit is resolved under a partition",
           "a death between journal and segment", "I11",
-          change(f"{STORE}._append", "error = problem\n        # Nothing",
-                 "error = problem\n            if isinstance(problem, PendingCommit): self.committer.resolve()\n"
-                 "        # Nothing")),
+          instead("no journal lock under a partition", RESOLVED)),
     # Checkpoints.
     order("failed partitions pin their file", "7.3", "the rule that a failed partition keeps its journal file",
           "the sync of a seal fails", LOSS,
-          change(f"{COMMITTER}.checkpoint_locked", "if any(mark >= first for mark in pinned):", "if False:")),
+          never("failed partitions pin their file")),
     order("older files until nobody needs them", "7.4", "the rule that a failed partition keeps older journal files",
           "a commit that cannot be applied", LOSS,
-          change(f"{COMMITTER}.checkpoint_locked", "if not pinned:", "if True:")),
+          instead("older files until nobody needs them", "if True:")),
     order("dirty under the new generation", "5.3", "the mark that a repeated commit lies in another generation",
           "deaths in a commit, and a partition that fails then", LOSS,
-          change(f"{COMMITTER}._roll_forward", "self.home.tails.words[partition.word + DIRTY] = generation")),
+          without("dirty under the new generation")),
     order("generation read each time", "7", "the look at the journal: the generation is remembered",
           "a checkpoint that dies", LOSS,
-          change("disk.journal:JournalFile.refresh", "self.read_generation()",
-                 "self.generation or self.read_generation()")),
+          edited("generation read each time", "self.read_generation()", "self.generation or self.read_generation()")),
     # Trims and topics.
     order("record before start", "11.2", "the order of record and start: start is stored first", "a trim that dies",
-          LOSS, change(f"{ADMIN}.trim", "if bounded > recorded:",
-                     "store.inside(partition, partial(partition.forget, bounded))\n        if bounded > recorded:")),
+          LOSS, instead("record before start", "store.inside(partition, partial(partition.forget, bounded))\n{}")),
     order("start before unlinking", "11.2", "the store of start before segments are removed", "power cuts in a trim",
-          "I5", change(f"{PARTITION}.forget", "self.home.tails.words[self.word + START] = offset")),
+          "I5", without("start before unlinking")),
     order("oldest first", "11.2", "the order of removal: the youngest go first",
           "power cuts in a trim of several segments",
-          "I5", change(f"{PARTITION}.sweep", f"pairwise({BASES})",
-                       f"reversed([pair for pair in pairwise({BASES}) if pair[1] <= self.state.start])")),
+          "I5", edited("oldest first", PAIRS, f"reversed([pair for pair in {PAIRS} if pair[1] <= self.state.start])")),
     order("successor before the newest goes", "11.2", "the empty segment that keeps the end of an emptied partition",
           "power cuts in a trim of everything", LOSS,
-          change(f"{PARTITION}.sweep", "self._create()")),
+          without("successor before the newest goes")),
     order("directories before the record", "11.1", "the order of record and directories: the record comes first",
           "deaths in a new topic", "No such file",
-          change(f"{ADMIN}.create", "self._make_directories(entry, 0)"),
-          change(f"{ADMIN}.create", "return catalog.by_name[name]",
-                 "self._make_directories(entry, 0)\n        return catalog.by_name[name]")),
+          without("directories before the record"),
+          instead("a topic is there", "self._make_directories(entry, 0)\n{}")),
     order("dead creation removed", "11.1", "the removal of what a dead creation of a topic left",
           "failures in a new topic", LOSS,
-          change(f"{ADMIN}._make_directories", "self._remove_leftovers(path)"),
-          change(f"{ADMIN}._make_directories", "files.make_directory(path, exist_ok=False)",
-          "files.make_directory(path)"),
-          change(f"{ADMIN}._make_directories", "files.make_directory(below, exist_ok=False)",
-          "files.make_directory(below)")),
+          without("dead creation removed"),
+          instead("directory of a topic made anew", "files.make_directory(path)"),
+          instead("directory of a partition made anew", "files.make_directory(below)")),
     order("record before the drop", "11.3", "the order of record and slots: a slot is cleared first",
           "deaths in a drop", LOSS,
-          change(f"{ADMIN}.drop", 'self._record({"op": "drop", "id": topic_id})'),
-          change(f"{ADMIN}.drop", 'path = f"{store.path}/{entry.directory}"',
-                 'self._record({"op": "drop", "id": topic_id})\n        path = f"{store.path}/{entry.directory}"')),
+          without("record before the drop"),
+          instead("files go after the record of the drop", 'self._record({"op": "drop", "id": topic_id})\n{}')),
     # Opening and recovery.
     order("identity last", "9.1", "the order of a new log's files: identity before the directories",
           "deaths in the creation of a log", "Opening /log failed",
-          change(f"{OPENING}:_Opening._create", 'for name in ("journal", "catalog", "topics"):',
-                 "write_identity(self.files, self.path, b\"0\" * 16, {\"journal_bytes\": 16_384})\n"
-                 '    for name in ("journal", "catalog", "topics"):')),
+          instead("identity last", 'write_identity(self.files, self.path, b"0" * 16, {"journal_bytes": 16_384})\n{}')),
     order("identity written anew", "10.1", "the rewriting of an identity whose last sync may have failed",
           "failures in the creation of a log", "tailrace.json is missing",
-          change(f"{OPENING}:_Opening.recover", "write_identity(self.files, self.path, log_id, settings)")),
+          without("identity written anew")),
     order("directories made anew", "9.1", "the removal of directories that a dead creation left",
           "failures in the creation of a log", "Opening /log failed",
-          change(f"{OPENING}:_Opening._create", "self.files.remove_directory(directory)")),
+          without("directories made anew")),
     order("catalog first", "10.3", "the order of recovery: partitions as the catalog was before its own replay",
           "power cuts in a recovery with a dead commit", LOSS,
-          change(f"{RECOVERY}.run", "catalog = self._read_catalog(catalog_slot)",
-                 "catalog = self._read_catalog(catalog_slot._replace(state=catalog_slot.state._replace(end=0)))")),
+          instead("catalog first",
+                  "catalog = self._read_catalog(catalog_slot._replace(state=catalog_slot.state._replace(end=0)))")),
     order("replay before the scan", "10.3", "the order of replay and scan",
           "power cuts in a recovery with a dead commit",
-          LOSS, change(f"{RECOVERY}._recover", "damage = self._replay(place, directory)\n",
-                     "damage = None\n"),
-          change(f"{RECOVERY}._recover", "damage = damage or found\n",
-                 "damage = self._replay(place, directory) or found\n")),
+          LOSS, instead("replay before the scan", "damage = None"),
+          instead("scan after the replay", "damage = self._replay(place, directory) or found")),
     order("adopted once more", "10.3.1", "the move of a name that a recovery before this one adopted",
           "a recovery that dies behind an adoption", LOSS,
-          change(f"{RECOVERY}._replay_adopt", "if self.write and self._salt_of(target) == part.salt:", "if False:")),
+          never("adopted once more")),
     order("tails replaced as a whole", "10.6", "the temporary file: the tails are written in place",
           "damage after a recovery that dies", LOSS,
-          change(f"{OPENING}:write_tails", 'new = f"{path}/tails.new"', 'new = f"{path}/tails"')),
+          instead("tails replaced as a whole", 'new = f"{path}/tails"')),
     order("lock before recovery", "9.1", "the exclusive lock, while a log is recovered", "another kernel",
           "in use was opened",
-          change(f"{OPENING}:_Opening._attempt", "if files.lock(self.lock):", "if True:")),
+          instead("lock before recovery", "if True:")),
 )  # fmt: skip

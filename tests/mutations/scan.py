@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import tailrace
-from tests.mutations.rule import Mutation, resolve
+from tests.mutations.rule import Mutation
+from tests.sim.mutation import ROOT, Change, changed_source, place_of
 
-ROOT = Path(tailrace.__file__).parent
 # Operations of Files that sync, and the functions of the engine that lead to one.
 OPERATIONS = frozenset({"sync_data", "sync_directory", "sync_everything"})
 LEADING = frozenset({"_sync", "settle", "sync"})
@@ -57,21 +53,17 @@ def _syncs(node: ast.AST) -> bool:
 def covered(call: Call, mutations: Sequence[Mutation]) -> bool:
     """Whether mutations take all of these calls out, each of them on its own."""
     losing = {
-        change.old
+        change.tag
         for mutation in mutations
         for change in mutation.changes
-        if change.owner == call.owner and _loses(call, change.old, change.new)
+        if place_of(change.tag).owner == call.owner and _loses(call, change)
     }
     return len(losing) >= call.count
 
 
-def _loses(call: Call, old: str, new: str) -> bool:
+def _loses(call: Call, change: Change) -> bool:
     """Whether a change removes such a call from its function, or the branch that holds it."""
-    _, _, function = resolve(call.owner)
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(old) != 1:
-        return False
-    after = ast.parse(source.replace(old, new))
+    after = ast.parse(changed_source(place_of(change.tag), [change]))
     return _reached(after).count(call.text) < call.count
 
 

@@ -9,9 +9,10 @@ import pytest
 from tests.meaning import record_meaning
 from tests.mutations import docs, runner, scan
 from tests.mutations.needless import APART
-from tests.mutations.rule import Mutation, change, missing
+from tests.mutations.rule import Mutation, missing
 from tests.mutations.runs import RUNS
 from tests.mutations.table import MUTATIONS
+from tests.sim.mutation import edited, never, without
 
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
 # Quick ones, of every kind; the command runs all of them.
@@ -31,8 +32,8 @@ def beside() -> runner.Runner:
     return runner.Runner()
 
 
-def test_every_anchor_is_there():
-    """The engine moves on: a rule whose source is gone has to be named anew, or it is no longer tried."""
+def test_every_tag_is_there():
+    """The engine moves on: a rule whose line is gone has to be named anew, or it is no longer tried."""
     assert [text for mutation in MUTATIONS for text in missing(mutation)] == []
 
 
@@ -65,11 +66,12 @@ def test_the_scan_sees_a_sync_without_a_mutation():
     assert not scan.covered(twice, [BY_NAME["layout before identity"]]), "one of two calls is not both"
 
 
-def test_an_anchor_that_is_gone_is_told():
-    gone = replace(BY_NAME["segment frames"], changes=(change("disk.partition:Partition.sync", "no such source"),))
-    assert "0 times" in missing(gone)[0]
-    nowhere = replace(gone, changes=(change("disk.partition:Partition.no_such_method", "x"),))
-    assert missing(nowhere) != []
+def test_a_tag_that_is_gone_is_told():
+    whole = BY_NAME["segment frames"]
+    assert "no line of the source" in missing(replace(whole, changes=(without("no such rule"),)))[0]
+    assert "0 times 'xyz'" in missing(replace(whole, changes=(edited("segment frames", "xyz", ""),)))[0]
+    assert "no branch" in missing(replace(whole, changes=(never("segment frames"),)))[0]
+    assert missing(whole) == []
 
 
 @pytest.mark.parametrize(

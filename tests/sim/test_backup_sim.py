@@ -14,10 +14,9 @@ from random import Random
 
 import pytest
 
-from tailrace.backup import restoring as backup_restore
 from tailrace.backup import taking as backup
 from tailrace.backup.restoring import restore
-from tailrace.disk import copying, copying_moment, opening
+from tailrace.disk import copying_moment
 from tailrace.disk.admin import Admin
 from tailrace.errors import CorruptionError, TailraceError
 from tests.meaning import record_meaning
@@ -26,7 +25,7 @@ from tests.sim.backups import RESTORED, TARGET, Bench, back_up, contents, cuts, 
 from tests.sim.engine import Writer, check, frames_of, open_store, run, small_limits, workload
 from tests.sim.faults import Fault
 from tests.sim.machine import MOMENTS
-from tests.sim.mutation import mutate
+from tests.sim.mutation import edited, instead, mutate, without
 from tests.sim.witness import Finding, Found, Witness, compare, read_all
 
 
@@ -364,46 +363,42 @@ def test_a_flipped_bit_of_a_backup_is_told(seed):
 
 # Without a rule the loss shows.
 
-SYNC_FILES = "sync_all(self.files.sync_data, [descriptor for descriptor, _, _ in self._written])"
 RULES = [
-    (copying.Settling, "finish", SYNC_FILES, "pass"),
-    (backup.Backup, "_install", 'files.sync_directory(f"{self.to}/{DATA}/{log.id}")', "pass"),
-    (backup.Backup, "_install", 'files.sync_directory(f"{self.to}/{DATA}")', "pass"),
-    (backup.Backup, "_install", "files.sync_data(descriptor)", "pass"),
-    (backup.Backup, "_install", "files.sync_directory(self.to)", "pass"),
-    (backup.Backup, "_clean", "files.sync_directory(self.to)", "pass"),
-    (backup.Backup, "run", "self._install(manifest)\n", "self._sweep(manifest); self._install(manifest)\n"),
+    without("copied files"),
+    without("names of copied files"),
+    without("names of copied logs"),
+    without("manifest on disk before its name"),
+    without("name of the manifest"),
+    without("removal of the manifest on disk"),
+    instead("manifest before the sweep", "self._sweep(manifest); {}"),
 ]
 RESTORE_RULES = [
-    (backup_restore._Restore, "_prepare", "files.sync_directory(to)", "pass"),
-    (copying.Settling, "finish", SYNC_FILES, "pass"),
-    (backup_restore._Restore, "_restore", "sync_all(files.sync_directory, made)", "pass"),
+    without("restore's directory is named on disk"),
+    without("copied files"),
+    without("restored names are on disk"),
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "old", "new"), RULES, ids=[f"{rule[1]}-{n}" for n, rule in enumerate(RULES)])
-def test_without_a_rule_of_backup(seed, monkeypatch, owner, name, old, new):
-    mutate(monkeypatch, owner, name, old, new)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.tag)
+def test_without_a_rule_of_backup(seed, monkeypatch, rule):
+    mutate(monkeypatch, rule)
     assert any(cuts(Bench(seed + shift, 3), 10)[1] is not None for shift in range(6))
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "old", "new"), RESTORE_RULES, ids=[f"{rule[1]}-{n}" for n, rule in enumerate(RESTORE_RULES)]
-)
-def test_without_a_rule_of_restore(seed, monkeypatch, owner, name, old, new):
-    mutate(monkeypatch, owner, name, old, new)
+@pytest.mark.parametrize("rule", RESTORE_RULES, ids=lambda rule: rule.tag)
+def test_without_a_rule_of_restore(seed, monkeypatch, rule):
+    mutate(monkeypatch, rule)
     assert any(restore_cuts(Bench(seed + shift, 3), 10)[2] is not None for shift in range(6))
 
 
 def test_without_the_identity_of_a_restore_synced(seed, monkeypatch):
-    mutate(monkeypatch, opening, "write_identity", "files.sync_data(descriptor)", "pass")
-    monkeypatch.setattr(backup_restore, "write_identity", opening.write_identity)
+    mutate(monkeypatch, without("identity file"))
     assert any(restore_cuts(Bench(seed + shift, 3), 10)[2] is not None for shift in range(6))
 
 
 def test_without_the_changed_segments_a_backup_misses_some(seed, monkeypatch):
     """The links are made before the lock: what began since must be linked under it."""
-    mutate(monkeypatch, copying_moment.Moment, "take", "self._find_changed(before, looks[1])", "pass")
+    mutate(monkeypatch, without("what changed during a backup"))
     wrong = 0
     for shift in range(6):
         try:
@@ -488,10 +483,11 @@ def test_no_cursor_is_ahead_of_its_records(seed):
 def test_with_the_cursors_last_one_is_ahead(seed, monkeypatch):
     mutate(
         monkeypatch,
-        copying_moment.Moment,
-        "_standing",
-        "first if place.topic_id in internal else second",
-        "second if place.topic_id in internal else first",
+        edited(
+            "cursors before records",
+            "first if place.topic_id in internal else second",
+            "second if place.topic_id in internal else first",
+        ),
     )
     ahead = 0
     for shift in range(10):
@@ -558,10 +554,9 @@ def test_without_a_note_a_copy_keeps_the_id(seed, monkeypatch):
     """The tails are new after the recovery, so only the note says afterwards that this was a copy."""
     mutate(
         monkeypatch,
-        opening._Opening,
-        "recover",
-        "write_identity(self.files, self.path, log_id, settings)",
-        "write_identity(self.files, self.path, log_id, {**settings, COPIED_FROM: None})",
+        instead(
+            "identity written anew", "write_identity(self.files, self.path, log_id, {**settings, COPIED_FROM: None})"
+        ),
     )
     assert any(_copy_cuts(seed + shift, 10)[1] is not None for shift in range(4))
 

@@ -6,10 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tailrace.disk import partition
 from tailrace.disk.frame import MORE, place, prepare, salt_chain
-from tailrace.disk.partition import Partition
-from tailrace.disk.recovery import Recovery
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, parse_header
 from tailrace.disk.store import Store
 from tailrace.disk.tails import IDENTITY, Tails
@@ -17,7 +14,7 @@ from tailrace.errors import CorruptionError, LockedError, StorageError
 from tests.sim import Kill, Process
 from tests.sim.bench import BOTH, FIRST, Bench, killed
 from tests.sim.engine import TUNING, frames_of, open_store
-from tests.sim.mutation import mutate
+from tests.sim.mutation import edited, instead, mutate, never, without
 from tests.sim.witness import Finding, compare, read_all
 
 
@@ -54,7 +51,7 @@ def test_replay_compares_salts():
 
 
 def test_replay_by_name_alone(monkeypatch):
-    mutate(monkeypatch, Recovery, "_replay_write", "if header.salt != part.salt:", "if False:")
+    mutate(monkeypatch, never("salt of a segment"))
     assert rewritten().cut() is not None
 
 
@@ -93,9 +90,9 @@ def test_retention_order():
 
 def test_retention_without_an_order(monkeypatch):
     """Two rules stand in for each other: an order on the medium, and a recovery that clears what came back."""
-    mutate(monkeypatch, Partition, "_remove", "self.files.sync_directory(self.path)", "pass")
+    mutate(monkeypatch, without("one directory sync per unlink"))
     assert trims() is None
-    mutate(monkeypatch, Recovery, "_scan", "self._kept(directory, place.trim)", "self._bases(directory)")
+    mutate(monkeypatch, edited("trim that came back", "self._kept(directory, place.trim)", "self._bases(directory)"))
     assert trims() is not None
 
 
@@ -126,7 +123,7 @@ def test_retention_goes_by_the_state_not_by_the_listing():
 
 
 def test_retention_by_listing(monkeypatch):
-    mutate(monkeypatch, partition, "segment_bases", "and base <= state.base", "")
+    mutate(monkeypatch, edited("retention by state", "and base <= state.base", ""))
     assert half_created_successor() is not None
 
 
@@ -153,7 +150,7 @@ def test_seal_in_two_syncs():
 
 
 def test_seal_in_one_sync(monkeypatch):
-    mutate(monkeypatch, Partition, "seal", "state.synced < state.position or", "False and")
+    mutate(monkeypatch, edited("frames before the footer", "state.synced < state.position or", "False and"))
     finding = seals()
     assert finding is not None
     assert "corruption" in finding.text
@@ -270,7 +267,7 @@ def test_torn_tail_or_damage():
 
 
 def test_damage_taken_for_a_torn_tail(monkeypatch):
-    mutate(monkeypatch, Recovery, "_scan_all", "if last and size <= HEADER_BYTES:", "if last:")
+    mutate(monkeypatch, instead("damage is no torn tail", "if last:"))
     finding = damaged_header(20, floor=False)
     assert finding is not None
     assert finding.lost

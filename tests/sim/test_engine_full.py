@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tailrace.disk.admin import Admin
-from tailrace.disk.commit import Committer
-from tailrace.disk.journal import JournalFile
-from tailrace.disk.partition import Partition
-from tailrace.disk.repair.slots import Slots
 from tailrace.errors import CommittedNotVisibleError, DiskFullError, TopicNotFoundError
 from tests.sim.bench import Bench, killed
 from tests.sim.engine import TUNING
 from tests.sim.faults import Kill, Killed
-from tests.sim.mutation import mutate
+from tests.sim.mutation import edited, mutate, without
 from tests.sim.repairs import mend
 from tests.sim.witness import Finding, read_all
 
@@ -132,7 +128,7 @@ def test_a_drop_that_dies_leaves_the_commit_whole():
 
 
 def test_a_dead_drop_that_forgets_the_commit_beneath_it(monkeypatch):
-    mutate(monkeypatch, Committer, "_settle_drop", "0 if dropped else beneath(words[word + PENDING])", "0")
+    mutate(monkeypatch, edited("commit beneath a dead drop", "0 if dropped else beneath(words[word + PENDING])", "0"))
     assert every_death()[1] is not None
 
 
@@ -142,7 +138,7 @@ def test_a_repair_behind_such_a_drop_leaves_the_commit_whole():
 
 def test_a_repair_that_takes_no_notice_of_the_drop(monkeypatch):
     """What the dead drop wrote into the catalog is found by the next recovery, and takes acknowledged records along."""
-    mutate(monkeypatch, Slots, "__init__", "any(map(is_dropping, marks))", "False")
+    mutate(monkeypatch, edited("dead drop seen by a repair", "any(map(is_dropping, marks))", "False"))
     assert every_death(repair=True)[1] is not None
 
 
@@ -245,14 +241,14 @@ def test_room_that_another_process_gave_back_is_reserved_anew():
 
 
 def test_room_that_another_process_gave_back_without_a_word(monkeypatch):
-    mutate(monkeypatch, Partition, "_give_back", "self._store(self.state)", "pass")
+    mutate(monkeypatch, without("given back in a new block"))
     bench = reserved_by_another()
     with pytest.raises(CommittedNotVisibleError):
         bench.b.transact(WIDE[:2], size=1_500)
 
 
 def test_a_journal_that_keeps_its_zeros(monkeypatch):
-    mutate(monkeypatch, JournalFile, "fill", "self.cut(before)", "pass")
+    mutate(monkeypatch, without("zeros of a full disk given back"))
     with pytest.raises(AssertionError):
         test_zeros_of_a_journal_file_are_given_back()
 

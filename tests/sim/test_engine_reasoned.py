@@ -8,14 +8,13 @@ import pytest
 
 from tailrace.disk.files import Files
 from tailrace.disk.partition import Partition
-from tailrace.disk.reader import Reader
 from tailrace.disk.store import Store
 from tailrace.disk.tails import DIRTY, INCARNATION, SLOTS_WORD, word_of
 from tailrace.errors import CorruptionError, LockedError
 from tests.sim import Process
 from tests.sim.bench import BOTH, FIRST, Bench
 from tests.sim.engine import TUNING, open_store
-from tests.sim.mutation import mutate
+from tests.sim.mutation import mutate, never
 from tests.sim.witness import compare, read_all
 
 # Every wait has the handle's timeout and then names the holder.
@@ -167,7 +166,7 @@ def test_a_frame_that_does_not_check_is_read_once_more():
 
 
 def test_a_frame_that_is_read_only_once(monkeypatch):
-    mutate(monkeypatch, Reader, "_next", "if not again:", "if False:")
+    mutate(monkeypatch, never("read once more"))
     with pytest.raises(CorruptionError):
         read_late(3)
 

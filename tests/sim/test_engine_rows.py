@@ -9,20 +9,15 @@ from random import Random
 
 import pytest
 
-from tailrace.disk import commit, reader, recovery
-from tailrace.disk.admin import Admin
-from tailrace.disk.commit import Committer
-from tailrace.disk.journal import JournalFile
+from tailrace.disk import commit
 from tailrace.disk.partition import Partition
-from tailrace.disk.repair.slots import Slots
-from tailrace.disk.segment import walk
 from tailrace.disk.tails import DIRTY
 from tailrace.errors import DurabilityError, TopicNotFoundError
 from tests.sim import Fail, Kill, Killed, Scheduler
 from tests.sim.bench import BOTH, FIRST, Bench, killed
 from tests.sim.engine import Writer, check, frames_of
 from tests.sim.faults import Fault
-from tests.sim.mutation import mutate, mutated
+from tests.sim.mutation import edited, instead, mutate, never, without
 from tests.sim.repairs import mend
 from tests.sim.witness import Finding
 
@@ -44,7 +39,7 @@ def test_hole(across_a_roll):
 
 
 def test_hole_without_the_rule(monkeypatch):
-    mutate(monkeypatch, Committer, "_without_hole", "if partition.state.safe < partition.state.end:", "if False:")
+    mutate(monkeypatch, never("hole rule"))
     finding = hole(False).cut()
     assert finding is not None
     assert finding.lost
@@ -67,7 +62,7 @@ def test_kill_between_journal_sync_and_segment_write():
 
 
 def test_kill_between_journal_sync_and_segment_write_without_pending(monkeypatch):
-    mutate(monkeypatch, Partition, "enter", "if words[pending] and not resolving:", "if False:")
+    mutate(monkeypatch, never("pending"))
     finding = dead_commit().cut()
     assert finding is not None
     assert finding.lost
@@ -90,9 +85,7 @@ def test_ghost_frames():
 
 
 def test_ghost_frames_without_the_chain(monkeypatch):
-    loose = mutated(walk, "header.chain != chain or ", "")
-    for module in (recovery, reader):
-        monkeypatch.setattr(module, "walk", loose)
+    mutate(monkeypatch, edited("frames chained", "header.chain != chain or ", ""))
     bench = ghosts()
     finding = check(bench.disk.crash(bench.disk.everything()), bench.witness, cut=True)
     assert finding is not None
@@ -119,7 +112,7 @@ def test_fsyncgate_across_paths():
 
 
 def test_fsyncgate_across_paths_without_the_shared_word(monkeypatch):
-    mutate(monkeypatch, Partition, "sync", "words[word + FAILED] = UNSYNCABLE", "words[word + SYNCING] = 0")
+    mutate(monkeypatch, instead("failed before anything else", "words[word + SYNCING] = 0"))
     finding = failed_seal().cut()
     assert finding is not None
     assert finding.lost
@@ -155,7 +148,7 @@ def test_dirty_is_marked_before_publish():
 
 
 def test_dirty_marked_after_publish(monkeypatch):
-    mutate(monkeypatch, Committer, "_journal", "words[partition.word + DIRTY] = generation", "pass")
+    mutate(monkeypatch, without("dirty before pending"))
     publish = Partition.publish_committed
 
     def late(self, state):
@@ -188,7 +181,10 @@ def test_the_generation_is_read_from_the_journal():
 
 
 def test_the_generation_remembered_in_a_process(monkeypatch):
-    mutate(monkeypatch, JournalFile, "refresh", "self.read_generation()", "self.generation or self.read_generation()")
+    mutate(
+        monkeypatch,
+        edited("generation read each time", "self.read_generation()", "self.generation or self.read_generation()"),
+    )
     finding = checkpoint_dies().cut()
     assert finding is not None
     assert finding.lost
@@ -231,8 +227,7 @@ def test_mixed_durability():
 
 
 def test_mixed_durability_without_the_lock(monkeypatch):
-    sync = "files.sync_data(self.descriptor)"
-    mutate(monkeypatch, Partition, "sync", sync, f"self.leave(); {sync}; self.lock.acquire()")
+    mutate(monkeypatch, instead("segment frames", "self.leave(); {}; self.lock.acquire()"))
     problems = [problem for seed in range(12) for problem in mixed_durability(seed)]
     assert any("lost" in problem or "found at" in problem or "fell" in problem for problem in problems)
 
@@ -259,7 +254,7 @@ def test_topic_dropped_and_made_again():
 
 
 def test_topic_dropped_and_made_again_without_incarnations(monkeypatch):
-    mutate(monkeypatch, Partition, "enter", "if words[incarnation] != self.incarnation:", "if False:")
+    mutate(monkeypatch, never("incarnation"))
     finding = stale_writer().cut()
     assert finding is not None
     assert finding.lost
@@ -328,12 +323,17 @@ def test_a_repair_behind_a_dead_drop():
 
 
 def test_a_repair_that_only_clears_the_marks(monkeypatch):
-    mutate(monkeypatch, Slots, "neutralise_drop", "files.write(descriptor", "(lambda *_: None)(descriptor")
+    mutate(
+        monkeypatch,
+        edited(
+            "record of a dead drop overwritten by a repair", "files.write(descriptor", "(lambda *_: None)(descriptor"
+        ),
+    )
     assert dead_drop_and_repair() is not None
 
 
 def test_a_repair_that_does_not_sync_what_it_overwrote(monkeypatch):
-    mutate(monkeypatch, Slots, "neutralise_drop", "files.sync_data(descriptor)", "pass")
+    mutate(monkeypatch, without("record of a dead drop overwritten on disk by a repair"))
     assert dead_drop_and_repair() is not None
 
 
@@ -345,12 +345,12 @@ def test_a_dead_drop_takes_no_later_records_along(when):
 
 @pytest.mark.parametrize("when", ["after", "before"])
 def test_a_dead_drop_that_nobody_overwrites(monkeypatch, when):
-    mutate(monkeypatch, Committer, "_settle_drop", "catalog.neutralise()", "pass")
+    mutate(monkeypatch, without("record of a dead drop overwritten"))
     assert half_dropped(when) is not None
 
 
 def test_a_dead_drop_without_marks(monkeypatch):
-    mutate(monkeypatch, Admin, "drop", "words[partition.word + PENDING] = DROPPING", "_ = DROPPING")
+    mutate(monkeypatch, edited("marks of a drop", "words[partition.word + PENDING] = DROPPING", "_ = DROPPING"))
     assert half_dropped("after") is not None
 
 
@@ -403,5 +403,5 @@ def test_a_torn_state_is_not_remembered():
 
 
 def test_a_torn_state_that_is_remembered(monkeypatch):
-    mutate(monkeypatch, Partition, "_load", "if max(sequences) != self.sequence:", "if False:")
+    mutate(monkeypatch, never("torn state block"))
     assert torn_state() is not None

@@ -7,12 +7,11 @@ from random import Random
 
 import pytest
 
-from tailrace.consumer import Consumer
 from tests.sim import Process
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_check import check
 from tests.sim.group_members import ORDINARY_GROUP, Member, small_groups
-from tests.sim.mutation import mutate
+from tests.sim.mutation import instead, mutate
 from tests.sim.witness import Finding
 
 # What somebody else does when a member has found its group and has not joined it yet.
@@ -70,7 +69,7 @@ def test_a_group_changes_while_a_member_joins(change):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_group_changes_while_a_member_joins_that_stores_too_far(monkeypatch, change):
-    mutate(monkeypatch, Consumer, "_next_parts", "duty.store(duty.feeds.positions())", f"duty.store({TOO_FAR})")
+    mutate(monkeypatch, instead("stored before it is handed out", f"duty.store({TOO_FAR})"))
     finding = joining(change)
     assert finding is not None
     assert "no more than" in finding.text or "nobody stored" in finding.text
@@ -98,5 +97,5 @@ def test_asking_in_vain():
 
 def test_asking_in_vain_allows_nothing(monkeypatch):
     """Whoever got nothing has stored nothing, and may not store it later."""
-    mutate(monkeypatch, Consumer, "_next_parts", "duty.store(duty.feeds.positions())", f"duty.store({TOO_FAR})")
+    mutate(monkeypatch, instead("stored before it is handed out", f"duty.store({TOO_FAR})"))
     assert asked_in_vain() is not None

@@ -9,18 +9,14 @@ import pytest
 
 from tailrace.consumer import Consumer
 from tailrace.errors import DurabilityError, OffsetOutOfRangeError, PartitionLostError, StorageError
-from tailrace.groups import operating
-from tailrace.groups.duty import Duty, Enlisted
-from tailrace.groups.log import GroupLog, find_group, open_group
-from tailrace.groups.membership import Seat
-from tailrace.transactions import Transaction
+from tailrace.groups.log import find_group, open_group
 from tests.sim import Fail, group_trials
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_check import check, outputs, see
 from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, PARTITIONS, SOURCE, TARGET, Member, small_groups
 from tests.sim.groups import GroupMachine
 from tests.sim.machine import Plan
-from tests.sim.mutation import mutate
+from tests.sim.mutation import edited, instead, mutate, never, without
 from tests.sim.witness import Finding
 
 Run = Callable[[], Finding | None]
@@ -60,11 +56,9 @@ def test_former_owners_are_refused():
     assert zombie() is None
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "old"), [(Seat, "check", "if lost:"), (GroupLog, "_guard", "if check is not None:")]
-)
-def test_former_owners_without_the_check(monkeypatch, owner, name, old):
-    mutate(monkeypatch, owner, name, old, "if False:")
+@pytest.mark.parametrize("rule", ["epoch of an owner", "epoch under the lock"])
+def test_former_owners_without_the_check(monkeypatch, rule):
+    mutate(monkeypatch, never(rule))
     finding = zombie()
     assert finding is not None
     assert "stored cursors of" in finding.text
@@ -90,7 +84,7 @@ def test_former_owners_in_transactions():
 
 
 def test_former_owners_in_transactions_without_the_check(monkeypatch):
-    mutate(monkeypatch, Enlisted, "check", "self.seat.check(state, self.epochs)", "pass")
+    mutate(monkeypatch, without("epoch in a transaction"))
     assert exact_zombie() is not None
 
 
@@ -116,7 +110,7 @@ def test_cursors_are_safe():
 
 
 def test_cursors_without_safety(monkeypatch):
-    mutate(monkeypatch, Duty, "_make_safe", "offset > partition.safe", "False")
+    mutate(monkeypatch, edited("cursor at or below safe", "offset > partition.safe", "False"))
     finding = ahead()
     assert finding is not None
     assert "is ahead of the log" in finding.text
@@ -124,7 +118,7 @@ def test_cursors_without_safety(monkeypatch):
 
 
 def test_cursors_that_are_not_synced(monkeypatch):
-    mutate(monkeypatch, Duty, "store", "durable=True", "durable=False")
+    mutate(monkeypatch, edited("cursor on disk", "durable=True", "durable=False"))
     finding = ahead()
     assert finding is not None
     assert "was stored as" in finding.text
@@ -133,7 +127,7 @@ def test_cursors_that_are_not_synced(monkeypatch):
 def test_cursors_outside_the_transaction(monkeypatch):
     assert trial(monkeypatch, "group-kills", "exactly once", 2) is None
     apart = "[engine.store.append(w.partition, w.frames, 0.0, None, w.guard) for w in _cursor_writes(enlisted)]"
-    mutate(monkeypatch, Transaction, "_commit", "writes += _cursor_writes(enlisted)", apart)
+    mutate(monkeypatch, instead("cursors inside the transaction", apart))
     finding = trial(monkeypatch, "group-kills", "exactly once", 8)
     assert finding is not None
     assert "outputs are there of" in finding.text
@@ -166,7 +160,7 @@ def test_an_unknown_outcome_is_decided_before_the_consumer_goes_on():
 
 
 def test_an_unknown_outcome_that_is_left_open(monkeypatch):
-    mutate(monkeypatch, Enlisted, "_go_back", "self.group.settle()", "pass")
+    mutate(monkeypatch, without("unknown outcome decided"))
     finding = unknown_outcome()
     assert finding is not None
     assert "outputs are there of" in finding.text
@@ -201,7 +195,7 @@ def test_a_refused_transaction_takes_its_consumer_back():
 
 
 def test_a_refused_transaction_that_does_not(monkeypatch):
-    mutate(monkeypatch, Duty, "enlist", "enlisted.failed(error)", "self.enlistments.remove(enlisted)")
+    mutate(monkeypatch, instead("refused transaction", "self.enlistments.remove(enlisted)"))
     finding = refused_transaction()
     assert finding is not None
     assert "outputs are there of" in finding.text
@@ -234,7 +228,7 @@ def test_records_of_partitions_that_were_given_back():
 
 
 def test_records_of_partitions_that_were_given_back_without_the_rule(monkeypatch):
-    mutate(monkeypatch, Duty, "enlist", "if self.orphans:", "if False:")
+    mutate(monkeypatch, never("partitions given back"))
     finding = given_back()
     assert finding is not None
     assert "outputs are there of" in finding.text
@@ -279,7 +273,7 @@ def test_records_of_a_partition_that_came_back():
 
 def test_records_of_a_partition_that_came_back_without_the_epoch_of_then(monkeypatch):
     now = "self.seat.check(state, {place: self.seat.epochs.get(place) for place in self.moves})"
-    mutate(monkeypatch, Enlisted, "check", "self.seat.check(state, self.epochs)", now)
+    mutate(monkeypatch, instead("epoch in a transaction", now))
     finding = came_back()
     assert finding is not None
     assert "outputs are there of" in finding.text
@@ -305,14 +299,14 @@ def test_the_dead_are_gone_when_they_are_inherited():
 
 
 def test_the_dead_are_forgotten_to_be_gone(monkeypatch):
-    mutate(monkeypatch, Seat, "take", '"gone": plan.dead', '"gone": []')
+    mutate(monkeypatch, edited("dead before inherited", '"gone": plan.dead', '"gone": []'))
     finding = take_over()
     assert finding is not None
     assert " took " in finding.text
 
 
 def test_the_living_are_taken_for_dead(monkeypatch):
-    mutate(monkeypatch, Seat, "_living", "if is_alive(self.files, self.directory, member)", "if False")
+    mutate(monkeypatch, edited("living members", "if is_alive(self.files, self.directory, member)", "if False"))
     finding = scenario("rebalance")
     assert finding is not None
     assert "was declared gone and lives" in finding.text
@@ -337,7 +331,7 @@ def test_free_partitions_are_taken_once():
 
 
 def test_free_partitions_without_a_second_look(monkeypatch):
-    mutate(monkeypatch, Seat, "take", "raise Stale", "return")
+    mutate(monkeypatch, instead("free partitions", "return"))
     finding = free_partitions()
     assert finding is not None
     assert " took " in finding.text
@@ -360,7 +354,7 @@ def test_nobody_reads_on_under_a_reset():
 
 
 def test_somebody_reads_on_under_a_reset(monkeypatch):
-    mutate(monkeypatch, operating, "_move", "raise Stale", "return")
+    mutate(monkeypatch, instead("reset under a member", "return"))
     finding = meanwhile()
     assert finding is not None
     assert "cursors were reset under" in finding.text
@@ -392,14 +386,14 @@ def test_a_snapshot_is_of_what_is_before_it():
 
 
 def test_a_snapshot_that_does_not_look(monkeypatch):
-    mutate(monkeypatch, GroupLog, "_shorten", "0.0, expected)", "0.0)")
+    mutate(monkeypatch, edited("snapshot of what is before it", "0.0, expected)", "0.0)"))
     finding = overtaken_snapshot()
     assert finding is not None
     assert "a snapshot has" in finding.text
 
 
 def test_a_follower_that_does_not_look_again(monkeypatch):
-    mutate(monkeypatch, GroupLog, "_follow", "if self.partition.start <= start:", "if True:")
+    mutate(monkeypatch, instead("group followed from its snapshot", "if True:"))
     bench = GroupBench(80)
     bench.a.consume(1)
     group = open_group(bench.b.log.engine, ORDINARY_GROUP)

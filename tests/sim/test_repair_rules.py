@@ -8,17 +8,9 @@ from random import Random
 
 import pytest
 
-from tailrace import repairing
-from tailrace.disk import recovery
-from tailrace.disk.opening import _Opening
-from tailrace.disk.repair.plan import _Partition
-from tailrace.disk.repair.scan import Scan
-from tailrace.disk.repair.slots import Slots
-from tailrace.disk.repair.source import Source
-from tailrace.disk.repair.write import Mender
 from tailrace.errors import StorageError, TailraceError
 from tests.sim import Kill, Process
-from tests.sim.mutation import mutate
+from tests.sim.mutation import edited, instead, mutate, never, without
 from tests.sim.repairs import (
     PATIENTS,
     check,
@@ -114,93 +106,65 @@ def test_the_trial_of_commits_finds_nothing_by_itself():
     assert torn() == []
 
 
-SYNC_PATH = "self.files.sync_directory(self.path)"
-# (owner, function, what is taken out, what stands there instead, the trial that must notice)
+# The change, and the trial that must notice it.
 RULES = {
-    "the bytes of a side file are synced": (
-        Mender, "_write_file", "self.sync(descriptor, path)", "pass", done("damaged_frames"),
-    ),
-    "so is the name of the quarantine": (Mender, "make_quarantine", SYNC_PATH, "pass", done("damaged_frames")),
-    "and the names in it": (
-        Mender, "_quarantine", "self.files.sync_directory(directory)", "pass", done("damaged_frames"),
-    ),
-    "a file that is put aside is so on disk": (
-        Mender, "keep_aside", "self.files.sync_directory(directory)", "pass", done("stray_file"),
-    ),
-    "a copy that is put aside is so on disk": (
-        Mender, "copy_aside", "self.files.sync_directory(directory)", "pass", catalog_replaced,
-    ),
+    "the bytes of a side file are synced": (without("side file on disk"), done("damaged_frames")),
+    "so is the name of the quarantine": (without("name of the quarantine"), done("damaged_frames")),
+    "and the names in it": (without("names in the quarantine"), done("damaged_frames")),
+    "a file that is put aside is so on disk": (without("file put aside on disk"), done("stray_file")),
+    "a copy that is put aside is so on disk": (without("copy put aside on disk"), catalog_replaced),
     "a directory of the log that is made again is so on disk": (
-        repairing._Repair, "_directories", SYNC_PATH, "pass", done("no_journal_directory"),
+        without("directory of the log made again"), done("no_journal_directory"),
     ),
-    "a new segment is synced": (Mender, "_rewrite", "self.sync(descriptor, new)", "pass", done("damaged_frames")),
-    "and then its name": (
-        Mender, "_rewrite", 'files.sync_directory(target.rpartition("/")[0])', "pass", done("damaged_frames"),
-    ),
+    "a new segment is synced": (without("repaired segment on disk"), done("damaged_frames")),
+    "and then its name": (without("name of a repaired segment"), done("damaged_frames")),
     "a directory that is made again has its name synced": (
-        Mender, "_make_directory", 'self.files.sync_directory(path.rpartition("/")[0])', "pass", done("stray_file"),
+        without("directory made again by a repair"), done("stray_file"),
     ),
     "segments under wrong names are out of the way on disk before any gets its own": (
-        Mender, "_name_rightly", "self.files.sync_directory(directory)\n    for target in", "for target in",
-        dying("misnamed_segments"),
+        without("wrong names away before right ones"), dying("misnamed_segments"),
     ),
-    "and their names are on disk": (
-        Mender, "_name_rightly", "self.files.sync_directory(directory)\n    return named", "return named",
-        done("misnamed_segments"),
-    ),
-    "the new catalog is synced": (
-        repairing, "rebuild", "mender.sync(descriptor, new)", "pass", catalog_replaced,
-    ),
-    "and then its name, before the old ones go": (
-        repairing, "rebuild", "files.rename(new, target)\n    files.sync_directory(directory)",
-        "files.rename(new, target)", catalog_replaced,
-    ),
+    "and their names are on disk": (without("right names on disk"), done("misnamed_segments")),
+    "the new catalog is synced": (without("rebuilt catalog on disk"), catalog_replaced),
+    "and then its name, before the old ones go": (without("name of the rebuilt catalog"), catalog_replaced),
     "a commit that is rolled forward is in the new journal first": (
-        Slots, "begin_journal", "file.sync()", "pass", torn,
+        without("rolled forward in the new journal first"), torn,
     ),
-    "and so is the file's name": (
-        Slots, "begin_journal", "files.sync_directory(directory)", "pass", torn,
-    ),
-    "the old journal is gone on disk": (
-        Slots, "finish_journal", "files.sync_directory(directory)", "pass", done("damaged_journal"),
-    ),
+    "and so is the file's name": (without("name of the new journal"), torn),
+    "the old journal is gone on disk": (without("old journal gone on disk"), done("damaged_journal")),
     "a repair notes what it replaces, and the next one makes sure of it": (
-        Mender, "_note", "self.files.write(", "(lambda *_: None)(", failing("damaged_ends"),
+        edited("replacement noted", "self.files.write(", "(lambda *_: None)("), failing("damaged_ends"),
     ),
-    "by names that are new": (
-        Mender, "replace_again", "self.files.rename(new, target)", "pass", failing("damaged_ends"),
-    ),
+    "by names that are new": (without("noted replacement repeated"), failing("damaged_ends")),
     "a dead repair leaves a sign, and the next one syncs every name": (
-        repairing._Repair, "_finish", "files.sync_directory(directory)", "pass", dying("stray_file"),
+        without("names synced after a dead repair"), dying("stray_file"),
     ),
     "recovery notes where a damaged partition ended before the journal's entries die": (
-        _Opening, "recover", "if any(slot.damage for slot in survey.slots):", "if False:",
-        dying("commit_without_its_segment"),
+        never("end of a damaged partition noted"), dying("commit_without_its_segment"),
     ),
     "a partition that was found damaged is found so again": (
-        recovery, "_unreached", "synced=0, last=0", "last=0", plain("damaged_twice"),
+        edited("damage found again", "synced=0, last=0", "last=0"), plain("damaged_twice"),
     ),
     "commits behind a damaged entry of the journal count": (
-        recovery, "salvage_all", "salvage(file)", "Salvaged(file, list(file.entries()), [])",
+        edited("commits after a damaged entry", "salvage(file)", "Salvaged(file, list(file.entries()), [])"),
         plain("damaged_journal_after_a_cut"),
     ),
     "what the journal holds is read over the segment": (
-        Source, "overlay", "self.writes = writes", "self.writes = ()", plain("failed_behind_a_commit"),
+        instead("journal over segment", "self.writes = ()"), plain("failed_behind_a_commit"),
     ),
     "and written, where the segment has it otherwise": (
-        _Partition, "_scan", "if not self.facts.recovering and any(", "if False and any(", plain("damaged_frames"),
+        instead("journal written over segment", "if False and any("), plain("damaged_frames"),
     ),
     "frames behind damage are searched for": (
-        Scan, "_behind", "self._damaged_body(here) or self._search(here)", "None", plain("damaged_frames"),
+        edited("frames after damage", "self._damaged_body(here) or self._search(here)", "None"),
+        plain("damaged_frames"),
     ),
-    "a failed partition is written anew": (
-        Slots, "_suspect", 'return "a sync failed here, so it is read-only"', 'return ""', plain("read_only"),
-    ),
+    "a failed partition is written anew": (instead("failed partition written anew", 'return ""'), plain("read_only")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_taken_out_is_noticed(monkeypatch, rule):
-    owner, name, old, new, trial = RULES[rule]
-    mutate(monkeypatch, owner, name, old, new)
+    change, trial = RULES[rule]
+    mutate(monkeypatch, change)
     assert trial() != []

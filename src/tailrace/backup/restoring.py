@@ -164,7 +164,7 @@ class _Restore:
                 files.remove_file(f"{to}/{name}")
         if not made:
             self._renew_mark()
-        files.sync_directory(to)
+        files.sync_directory(to)  # rule: restore's directory is named on disk
 
     def _take_mark(self) -> bool:
         """Lock the mark of a restore, and whether it had to be made: without it, a dead restore left the rest."""
@@ -219,7 +219,7 @@ class _Restore:
             self.settling.finish()
         finally:
             self.settling.close()
-        sync_all(files.sync_directory, made)
+        sync_all(files.sync_directory, made)  # rule: restored names are on disk
         self._survey(log, log_id, path, [*log.damage, *self.damage[before:]])
 
     def _make_directories(self, log: LogPart, path: str) -> list[str]:

@@ -134,7 +134,7 @@ class Backup:
             if before is not None:
                 self._refuse_lacking(source.location, before, logs)
             manifest = Manifest(self.files.now_us(), logs)
-            self._install(manifest)
+            self._install(manifest)  # rule: manifest before the sweep
             self._sweep(manifest)
         finally:
             self.files.close(self.lock)
@@ -229,7 +229,7 @@ class Backup:
             remove(files, *unnamed(files, self.to, {}))
             files.remove_directory(data)
         if files.make_directory(data):
-            files.sync_directory(self.to)
+            files.sync_directory(self.to)  # rule: removal of the manifest on disk
         if before is None:
             return
         named = before.names()
@@ -241,15 +241,15 @@ class Backup:
             # that failed, so it is made anew.
             for log in named:
                 files.make_directory(f"{data}/{log}")
-            self._install(before)
+            self._install(before)  # rule: doubtful manifest written again
             remove(files, whole, directories)
 
     def _install(self, manifest: Manifest) -> None:
         """From the rename on the new backup is the backup."""
         files = self.files
         for log in manifest.logs:
-            files.sync_directory(f"{self.to}/{DATA}/{log.id}")
-        files.sync_directory(f"{self.to}/{DATA}")
+            files.sync_directory(f"{self.to}/{DATA}/{log.id}")  # rule: names of copied files
+        files.sync_directory(f"{self.to}/{DATA}")  # rule: names of copied logs
         new = f"{self.to}/{MANIFEST_NEW}"
         if files.stat(new) is not None:
             # After a failed sync the same file may count as synced.
@@ -257,11 +257,11 @@ class Backup:
         descriptor = files.open(new, exclusive=True)
         try:
             files.write(descriptor, encode(manifest), 0)
-            files.sync_data(descriptor)
+            files.sync_data(descriptor)  # rule: manifest on disk before its name
         finally:
             files.close(descriptor)
         files.rename(new, f"{self.to}/{MANIFEST}")
-        files.sync_directory(self.to)
+        files.sync_directory(self.to)  # rule: name of the manifest
 
     def _sweep(self, manifest: Manifest) -> None:
         """Remove what the manifest on disk does not name."""

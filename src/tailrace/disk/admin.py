@@ -86,9 +86,9 @@ class Admin:
                 raise LimitError("The catalog has given out every topic id.")
             slots = self._give_slots(partitions, 0, first + 1)
             entry = TopicEntry(first + 1, name, settings, tuple(slots), {})
-            self._make_directories(entry, 0)
+            self._make_directories(entry, 0)  # rule: directories before the record
             self._record({"op": "create", "name": name, "settings": settings, "slots": slots}, snapshot=snapshot)
-            return catalog.by_name[name]
+            return catalog.by_name[name]  # rule: a topic is there
 
         return self._alone(change)
 
@@ -124,10 +124,10 @@ class Admin:
             store.inside(partition, lambda: None)
             if offset > partition.safe:
                 # Else a cut could give trimmed offsets to new records, which the trim would hide.
-                store.inside(partition, partition.settle)
+                store.inside(partition, partition.settle)  # rule: trim of unsynced records
             # A process that died may have recorded more than it removed.
-            bounded = max(min(offset, partition.safe), recorded)
-            if bounded > recorded:
+            bounded = max(min(offset, partition.safe), recorded)  # rule: trim up to what is safe
+            if bounded > recorded:  # rule: record before start
                 self._record(_trim_record(topic_id, index, bounded))
             store.inside(partition, partial(partition.forget, bounded))
             return max(0, bounded - start)
@@ -263,11 +263,12 @@ class Admin:
                     raise
                 words[partition.word + DIRTY] = words[partition.word + DIRTY] or 1
                 # Over the mark of a commit that waits for room: if this drop never happens, it still has to be written.
+                # rule: marks of a drop
                 words[partition.word + PENDING] = DROPPING - beneath(words[partition.word + PENDING])
                 partition.end_writing()
                 partition.abandon()
                 store.committer.entered.remove(partition)
-            self._record({"op": "drop", "id": topic_id})
+            self._record({"op": "drop", "id": topic_id})  # rule: record before the drop
             for partition in partitions:
                 word = partition.word
                 words[word + INCARNATION] = 0
@@ -280,11 +281,11 @@ class Admin:
                 store.indexes.active.pop(partition.path, None)
             if not any(store.tails.column(PENDING, words[SLOTS_WORD])):
                 words[UNRESOLVED_WORD] = 0
-            path = f"{store.path}/{entry.directory}"
+            path = f"{store.path}/{entry.directory}"  # rule: files go after the record of the drop
             try:
                 if store.files.stat(path) is not None:
                     remove_tree(store.files, path)
-                    store.files.sync_directory(f"{store.path}/topics")
+                    store.files.sync_directory(f"{store.path}/topics")  # rule: name of a dropped topic
             except by_system() as error:
                 failed = storage_error(error, "removing the files of a dropped topic", path)
                 hint = f"The topic is dropped; what is left in {path} takes up space and can be removed by hand."
@@ -326,7 +327,7 @@ class Admin:
                 resolve()
             # A writer that died between the catalog's block and its word has the word stored by entering.
             store.inside(store.catalog_partition, lambda: None)
-            store.refresh()
+            store.refresh()  # rule: up to date under the lock
             return change()
 
         return store.committer.holding(fresh)
@@ -362,16 +363,16 @@ class Admin:
             return
         if not existing:
             if files.stat(path) is not None:
-                self._remove_leftovers(path)
-            files.make_directory(path, exist_ok=False)
+                self._remove_leftovers(path)  # rule: dead creation removed
+            files.make_directory(path, exist_ok=False)  # rule: directory of a topic made anew
         for index in range(existing, len(entry.slots)):
             below = f"{path}/{index}"
             if existing and files.stat(below) is not None:
                 files.remove_directory(below)
-            files.make_directory(below, exist_ok=False)
-        files.sync_directory(path)
+            files.make_directory(below, exist_ok=False)  # rule: directory of a partition made anew
+        files.sync_directory(path)  # rule: partition names
         if not existing:
-            files.sync_directory(f"{self.store.path}/topics")
+            files.sync_directory(f"{self.store.path}/topics")  # rule: topic name
 
     def _remove_leftovers(self, path: str) -> None:
         files = self.store.files
@@ -431,7 +432,7 @@ class Admin:
             partition.expect(store.catalog.offset)
             if snapshot:
                 partition.seal()
-            partition.write(frames, frames_size(frames), True, self.store.files.now_us())
+            partition.write(frames, frames_size(frames), True, self.store.files.now_us())  # rule: catalog record
             partition.keep_ahead(CATALOG_AHEAD_BYTES)
 
         store.inside(partition, write)

@@ -134,7 +134,7 @@ class Catalog:
             fresh._put(TopicEntry(topic["id"], topic["name"], topic["settings"], tuple(topic["slots"]), trims))
         self.dropped.update(set(self.by_slot) - set(fresh.by_slot))
         self.by_slot, self.by_id, self.by_name = fresh.by_slot, fresh.by_id, fresh.by_name
-        self.next_slot = record["next_slot"]
+        self.next_slot = record["next_slot"]  # rule: slots never reused
 
     def _put(self, entry: TopicEntry) -> None:
         _check(entry)

@@ -168,14 +168,14 @@ class Committer:
 
     def acquire(self) -> None:
         """Take the journal lock."""
-        self.lock.acquire()
+        self.lock.acquire()  # rule: journal lock
         self.entered = []
         self.home.tails.slots()
 
     def release(self) -> None:
         """Let go of the partitions and of the journal lock."""
         self._leave_all()
-        self.lock.release()
+        self.lock.release()  # rule: journal unlock
 
     def abandon(self) -> None:
         """After an exception: let go of everything by closing it; what is marked in the tails stays marked."""
@@ -223,7 +223,7 @@ class Committer:
     def _commit(self, writes: Sequence[Write], sizes: Sequence[int]) -> list[int]:
         home, words = self.home, self.home.tails.words
         home.check_writable()
-        if words[UNRESOLVED_WORD]:
+        if words[UNRESOLVED_WORD]:  # rule: resolve before a commit
             self.resolve_locked()
         file = self._ready(256 + 128 * len(writes) + sum(sizes))
         for _, partition in sorted({write.partition.slot: write.partition for write in writes}.items()):
@@ -245,7 +245,7 @@ class Committer:
                 firsts.append((before or partition.state).end)
                 states[partition.slot] = after
                 steps.append((partition, part, after))
-            self._journal(file, steps)
+            self._journal(file, steps)  # rule: entry before segments
         except by_system(OSError, TailraceError):
             if not words[UNRESOLVED_WORD]:
                 for partition, length in self.grown:
@@ -266,7 +266,7 @@ class Committer:
             partition = write.partition
             if write.staged is None and partition not in begun and not partition.has_room(size):
                 begun[partition] = partition.begin_segment()
-        sync_all(Partition.sync_begun, [*begun])
+        sync_all(Partition.sync_begun, [*begun])  # rule: segments of a commit
         for partition, state in begun.items():
             partition.name_segment(state)
 
@@ -311,7 +311,7 @@ class Committer:
             placed = place(frames, end - base, chain)
             data, chain = b"".join(placed.buffers), placed.chain
             end, last = end + placed.span, position + placed.last
-        length = partition.reserve(size)
+        length = partition.reserve(size)  # rule: space before the promise
         if length is not None:
             self.grown.append((partition, length))
         part = _part(Part, (WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data))
@@ -320,7 +320,7 @@ class Committer:
 
     def _without_hole(self, partition: Partition) -> State:
         """The state of a partition whose bytes are all on disk."""
-        if partition.state.safe < partition.state.end:
+        if partition.state.safe < partition.state.end:  # rule: hole rule
             # A commit behind unsynced bytes would be unreachable after a power cut takes those away.
             partition.sync()
         return partition.state
@@ -332,15 +332,15 @@ class Committer:
         parts = [part for _, part, _ in steps]
         adopted = [part.salt for part in parts if part.kind == ADOPT]
         self.named.update(adopted)
-        words[UNRESOLVED_WORD] = lsn
+        words[UNRESOLVED_WORD] = lsn  # rule: unresolved first
         for partition, _, _ in steps:
-            words[partition.word + DIRTY] = generation
-            words[partition.word + PENDING] = lsn
+            words[partition.word + DIRTY] = generation  # rule: dirty before pending
+            words[partition.word + PENDING] = lsn  # rule: pending after dirty
         self.journal.changing()
         try:
             position, chain = file.write_entry(parts)
         except by_system() as error:
-            if any(file.follow()):
+            if any(file.follow()):  # rule: entry that is whole though its write failed
                 # The entry is whole all the same, so a replay would find it: as if this process had died.
                 self.journal.close()
                 raise DurabilityError(
@@ -354,12 +354,12 @@ class Committer:
             self.named.difference_update(adopted)
             raise storage_error(error, "writing to the journal", file.path) from error
         try:
-            file.sync()
+            file.sync()  # rule: journal entry
         except DurabilityError:
             # As if this process had died: the marks stay, and the next holder resolves into a new file.
             self.journal.close()
             raise
-        self.own_lsn = lsn
+        self.own_lsn = lsn  # rule: entry of this process
         file.place = Place(position, chain, lsn + 1)
         self.journal.changed()
 
@@ -390,7 +390,7 @@ class Committer:
                 words[partition.word + FAILED] = UNSYNCABLE
                 words[partition.word + PENDING] = 0
                 failed += 1
-        for partition, state in done:
+        for partition, state in done:  # rule: unresolved last
             partition.publish_committed(state)
         if not pending:
             words[UNRESOLVED_WORD] = 0
@@ -405,14 +405,14 @@ class Committer:
             else:
                 names.append((f"{partition.path}/{part.data.decode()}", f"{partition.path}/{segment_name(part.base)}"))
         # From the last to the first, so that no segment is ever without those before it.
-        for source, target in reversed(names):
-            if self.files.stat(source) is None:
+        for source, target in reversed(names):  # rule: first to last
+            if self.files.stat(source) is None:  # rule: adopted name moved back
                 # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
                 self.files.rename(target, source)
-        for source, target in names:
+        for source, target in names:  # rule: adopted name given anew
             self.files.rename(source, target)
         if names:
-            self.files.sync_directory(partition.path)
+            self.files.sync_directory(partition.path)  # rule: adopted name
 
     # The journal's own state; the lock is held.
 
@@ -424,7 +424,7 @@ class Committer:
             file = self.journal.newest()
             if file.room() < need:
                 raise LimitError(f"A commit of {need:,} bytes does not fit into the journal of {file.size:,} bytes.")
-        self.journal.make_sure(file)
+        self.journal.make_sure(file)  # rule: header made sure
         return file
 
     # Resolving and checkpointing; the lock is held.
@@ -480,7 +480,7 @@ class Committer:
         if not failed:
             self._enter(catalog)
             try:
-                catalog.neutralise()
+                catalog.neutralise()  # rule: record of a dead drop overwritten
                 catalog.leave()
             except DurabilityError:
                 failed = True
@@ -494,7 +494,7 @@ class Committer:
             elif dropped:
                 words[word + INCARNATION] = 0
             # A topic that stays has yet to get what a commit left for it, when there was no room.
-            words[word + PENDING] = 0 if dropped else beneath(words[word + PENDING])
+            words[word + PENDING] = 0 if dropped else beneath(words[word + PENDING])  # rule: commit beneath a dead drop
             if dropped:
                 words[word + DIRTY] = 0
                 words[word + SAFE] = words[word + END]
@@ -517,10 +517,10 @@ class Committer:
         return partition
 
     def _roll_forward(self, entry: Entry, partitions: dict[int, Partition]) -> None:
-        if entry.lsn != self.own_lsn:
+        if entry.lsn != self.own_lsn:  # rule: entry repeated
             generation = self._repeat(entry)
             for partition in partitions.values():
-                self.home.tails.words[partition.word + DIRTY] = generation
+                self.home.tails.words[partition.word + DIRTY] = generation  # rule: dirty under the new generation
         steps = []
         for part in entry.parts:
             participant = partitions.get(part.slot)
@@ -545,13 +545,13 @@ class Committer:
             if file.place.position == ENTRIES_AT:
                 self.journal.start(file, first, following, entry.lsn)
             else:
-                file = self.journal.new_file(file.number + 1, following, entry.lsn)
+                file = self.journal.new_file(file.number + 1, following, entry.lsn)  # rule: repeated in a new file
             self.journal.changing()
             try:
                 position, chain = file.write_entry(entry.parts)
             except by_system() as error:
                 raise storage_error(error, "writing to the journal", file.path) from error
-            file.sync()
+            file.sync()  # rule: repeated entry
         except DurabilityError:
             # Two files failed: this is not one bad block.
             self.home.tails.words[LOG_FAILED_WORD] = 1
@@ -580,7 +580,7 @@ class Committer:
         failures: list[DurabilityError] = []
         words = self.home.tails.words
         self.home.check_writable()
-        if words[UNRESOLVED_WORD]:
+        if words[UNRESOLVED_WORD]:  # rule: resolve before a checkpoint
             self.resolve_locked()
         dirty = {slot: mark for slot, mark in enumerate(self.home.tails.column(DIRTY, words[SLOTS_WORD])) if mark}
         pinned = []
@@ -591,13 +591,13 @@ class Committer:
             return failures
         file = self.journal.newest()
         first, generation = file.first_generation, file.generation_number
-        if any(mark >= first for mark in pinned):
+        if any(mark >= first for mark in pinned):  # rule: failed partitions pin their file
             self.journal.new_file(file.number + 1, generation + 1, file.place.lsn)
         elif file.place.position > ENTRIES_AT:
             self.journal.start(file, first, generation + 1, file.place.lsn)
-        if not pinned:
+        if not pinned:  # rule: older files until nobody needs them
             self.journal.remove_older()
-        self.home.tails.sync()
+        self.home.tails.sync()  # rule: durable floor
         return failures
 
     def _settle(self, slots: Sequence[int], failures: list[DurabilityError]) -> list[int]:
@@ -607,7 +607,7 @@ class Committer:
             partition = self.locate(slot)
             if partition is None or not partition.alive:
                 continue
-            if partition.failed:
+            if partition.failed:  # rule: failed in a checkpoint
                 kept.append(slot)
                 continue
             if partition.lock.descriptor < 0:
@@ -618,7 +618,7 @@ class Committer:
 
         def settle(partition: Partition) -> None:
             try:
-                partition.settle()
+                partition.settle()  # rule: checkpoint's syncs
             except DurabilityError as error:
                 error.hint = JOURNAL_HAS_IT
                 failed[partition] = error

@@ -193,7 +193,7 @@ class Settling:
     def finish(self) -> None:
         """Sync everything, then name it."""
         try:
-            sync_all(self.files.sync_data, [descriptor for descriptor, _, _ in self._written])
+            sync_all(self.files.sync_data, [descriptor for descriptor, _, _ in self._written])  # rule: copied files
         finally:
             written = self.close()
         for _, path, name in written:

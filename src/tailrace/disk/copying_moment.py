@@ -128,7 +128,7 @@ class Moment:
             # Cursors first, then the records that they point to: what moves in between only adds records.
             looks.append(self._look())
             looks.append(self._look())
-            self._find_changed(before, looks[1])
+            self._find_changed(before, looks[1])  # rule: what changed during a backup
             held[1] = self.files.monotonic()
 
         store.committer.holding(look)
@@ -264,7 +264,7 @@ class Moment:
         partitions = []
         words = memoryview(second).cast("Q")
         for place in _places(topics):
-            look = first if place.topic_id in internal else second
+            look = first if place.topic_id in internal else second  # rule: cursors before records
             state = _state(look, place.slot, place.incarnation)
             at = place.slot * _SLOT_WORDS
             failed = bool(words[at + FAILED] and words[at + DIRTY])

@@ -59,7 +59,7 @@ def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
     if len(data) < HEADER_BYTES:
         return Floors({}, b"")
     magic, _, boot, _, _, own_id = IDENTITY.unpack_from(data)
-    if magic != MAGIC or own_id != log_id:
+    if magic != MAGIC or own_id != log_id:  # rule: log id
         return Floors({}, b"")
     floors = {}
     damaged = set()

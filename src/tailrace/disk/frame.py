@@ -280,7 +280,7 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> Header | None:
         magic, version, codec, flags, count, body_length, raw_length, body_crc, base, span, key_id, low, high,
         producer, epoch, _, sequence, chain, crc,
     ) = HEADER.unpack_from(view, position)  # fmt: skip
-    if magic != MAGIC or crc != crc32c(view[position : position + _CHECKED_BYTES]):
+    if magic != MAGIC or crc != crc32c(view[position : position + _CHECKED_BYTES]):  # rule: frame header's checksum
         return None
     if version != VERSION or flags & ~KNOWN_FLAGS or flags & TIMES_MASK == TIMES_MASK or codec not in codecs.KNOWN:
         if (version, codec, flags) == (VERSION, 0, LOST):
@@ -318,7 +318,7 @@ def body_fits(buffer: ReadableBuffer, position: int, header: Header) -> bool:
     """Whether the body of the frame at a position lies within the buffer and is undamaged."""
     start = position + HEADER_BYTES
     body = memoryview(buffer)[start : start + header.body_length]
-    return body.nbytes == header.body_length and crc32c(body) == header.body_crc
+    return body.nbytes == header.body_length and crc32c(body) == header.body_crc  # rule: frame body's checksum
 
 
 def salt_chain(salt: int) -> int:

@@ -42,7 +42,7 @@ class Generations:
         """Count a change of the journal, before it is made: whoever counted less reads again what is there."""
         self.seen = -1
         words = self.home.tails.words
-        words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX
+        words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX  # rule: changes counted
 
     def changed(self) -> None:
         """The change that was counted is made, and `file` knows all about it."""
@@ -134,11 +134,11 @@ class Generations:
 
     def start(self, file: JournalFile, first: int, generation: int, lsn: int) -> None:
         """Write a header and make it and its file's name durable."""
-        self.changing()
+        self.changing()  # rule: counted before it is written
         salt = salted(self.files)
         try:
             file.write_generation(first, generation, salt, lsn)
-            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self.directory)  # rule: journal name
         except by_system() as error:
             # As if this process had died: the next holder writes the header again before it relies on it.
             self.close()
@@ -147,7 +147,7 @@ class Generations:
             self.close()
             raise
         self.own_header = (file.number, generation, salt)
-        self.changed()
+        self.changed()  # rule: counted after it is written
 
     def make_sure(self, file: JournalFile) -> None:
         """Write a header again that another process wrote and nobody is known to have synced."""
@@ -159,9 +159,9 @@ class Generations:
             try:
                 file.write_generation(generation.first, generation.generation, generation.salt, generation.lsn)
                 # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
-                self.files.rename(file.path, f"{file.path}.new")
-                self.files.rename(f"{file.path}.new", file.path)
-                self.files.sync_directory(self.directory)
+                self.files.rename(file.path, f"{file.path}.new")  # rule: journal name moved away
+                self.files.rename(f"{file.path}.new", file.path)  # rule: journal name moved back
+                self.files.sync_directory(self.directory)  # rule: journal name made sure
             except by_system() as error:
                 self.close()
                 raise storage_error(error, "writing a journal header again", file.path) from error
@@ -196,4 +196,4 @@ class Generations:
         for number in older:
             self.files.remove_file(JournalFile(self.files, self.directory, number, self.home.log_id).path)
         if older:
-            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self.directory)  # rule: old journal files

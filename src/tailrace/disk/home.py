@@ -83,7 +83,7 @@ class Home:
 
     def check_writable(self) -> None:
         """Refuse to go on after the journal failed twice."""
-        if self.tails.words[LOG_FAILED_WORD]:
+        if self.tails.words[LOG_FAILED_WORD]:  # rule: log_failed
             raise DurabilityError(f"The journal of {self.path} could not be synced, so the log is read-only.")
 
     def locked(self, descriptor: int, what: str, timeout: float) -> LockedError:

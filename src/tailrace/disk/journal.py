@@ -80,7 +80,7 @@ def parse_generation(sector: bytes, log_id: bytes, number: int) -> Generation | 
     if len(sector) < HEADER.size:
         return None
     magic, version, own_number, own_id, first, generation, salt, lsn, crc = HEADER.unpack_from(sector)
-    if magic != MAGIC or crc != crc32c(sector[: HEADER.size - 4]):
+    if magic != MAGIC or crc != crc32c(sector[: HEADER.size - 4]):  # rule: journal header's checksum
         return None
     if version != VERSION:
         raise VersionError(f"The journal has version {version}, which this version of Tailrace does not know.")
@@ -173,13 +173,14 @@ class JournalFile:
         sectors = [self.files.read(self.descriptor, SECTOR_BYTES, at) for at in SECTORS]
         if sectors != self._sectors:
             found = [parse_generation(sector, self.log_id, self.number) for sector in sectors]
+            # rule: newest generation
             self._newest = max(filter(None, found), key=lambda each: each.generation, default=None)
             self._sectors = sectors
         return self._newest
 
     def refresh(self) -> None:
         """Read both headers again and follow the entries that others wrote."""
-        generation = self.read_generation()
+        generation = self.read_generation()  # rule: generation read each time
         if generation is None or generation != self.generation:
             self.generation = generation
             if generation is None:
@@ -200,15 +201,16 @@ class JournalFile:
             if len(head) < ENTRY.size:
                 return
             magic, count, salt, own_lsn, length, own_chain, payload_crc, _, crc = ENTRY.unpack(head)
+            # rule: entry's generation, lsn and chain
             if (magic, salt, own_lsn, own_chain) != (ENTRY_MAGIC, generation.salt, lsn, chain):
                 return
             if not grown:
                 # Somebody else wrote here, and may have made the file longer.
                 self.size, grown = self.files.stat_open(self.descriptor).size, True
-            if crc != crc32c(head[:-4]) or length > self.size - position - ENTRY.size:
+            if crc != crc32c(head[:-4]) or length > self.size - position - ENTRY.size:  # rule: entry's head
                 return
             payload = self.files.read(self.descriptor, length, position + ENTRY.size)
-            if crc32c(payload) != payload_crc:
+            if crc32c(payload) != payload_crc:  # rule: entry's payload
                 return
             try:
                 parts = parse_parts(payload, count) if whole else ()
@@ -234,7 +236,7 @@ class JournalFile:
                 self.size += count
         except by_system():
             # On a full disk they would take the room of writes that still fit.
-            self.cut(before)
+            self.cut(before)  # rule: zeros of a full disk given back
             raise
 
     def cut(self, size: int) -> None:
@@ -251,7 +253,7 @@ class JournalFile:
         """Write a header and sync it: entries of other generations are dead from then on."""
         sector = pack_generation(self.log_id, self.number, first, generation, salt, lsn)
         self.files.write(self.descriptor, sector, SECTORS[generation & 1])
-        sync_journal(self.files, self.descriptor, self.path)
+        sync_journal(self.files, self.descriptor, self.path)  # rule: header of a generation
         self.generation = parse_generation(sector, self.log_id, self.number)
         assert self.generation is not None
         self.place = Place(ENTRIES_AT, self.generation.crc, lsn)
@@ -279,13 +281,13 @@ class JournalFile:
 
     def sync(self) -> None:
         """The commit point of what was written before."""
-        sync_journal(self.files, self.descriptor, self.path)
+        sync_journal(self.files, self.descriptor, self.path)  # rule: journal sync function
 
 
 def sync_journal(files: Files, descriptor: int, path: str) -> None:
     """The one function that syncs a journal file."""
     try:
-        files.sync_data(descriptor)
+        files.sync_data(descriptor)  # rule: journal file
     except by_system() as error:
         raise DurabilityError(
             f"Syncing the journal failed: {error.strerror}; whether this commit is kept is decided by the next one.",

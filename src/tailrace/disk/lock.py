@@ -136,7 +136,7 @@ class DirectoryLock:
         if mine and self.descriptor >= 0 and not self.held and not self.leaving:
             self.held = True
             try:
-                self.files.flock(self.descriptor, LOCK_NOW)
+                self.files.flock(self.descriptor, LOCK_NOW)  # rule: partition's lock
                 return
             except BlockingIOError:
                 # Another process has it; waiting notes once more who waits.
@@ -185,7 +185,7 @@ class DirectoryLock:
             let_go(home)
         if self.descriptor < 0:
             self._open()
-        if not home.files.lock(self.descriptor, timeout=timeout):
+        if not home.files.lock(self.descriptor, timeout=timeout):  # rule: partition's lock, waited for
             error = home.locked(self.descriptor, self.path, timeout)
             self.close()
             raise error
@@ -203,7 +203,7 @@ class DirectoryLock:
             return False
         while True:
             try:
-                self.close()
+                self.close()  # rule: lock closed after an exception
                 break
             except KeyboardInterrupt:
                 continue

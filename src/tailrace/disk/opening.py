@@ -361,14 +361,14 @@ class _Opening:
             foreign = next(name for name in names if name not in OWN_NAMES)
             raise NotALogError(f"{self.path} is not a log: it holds {foreign!r} and no {IDENTITY_NAME}.")
         elif stat is not None:
-            sync_name(self.files, self.path)
+            sync_name(self.files, self.path)  # rule: name of a log that somebody began
 
     def waited(self) -> float:
         return self.files.monotonic() - self.began
 
     def _attempt(self) -> Opened | None:
         files = self.files
-        if files.lock(self.lock):
+        if files.lock(self.lock):  # rule: lock before recovery
             return None if self._is_dropped() else self._alone()
         if self.exclusive:
             if self.waited() < min(CONTENTION_SECONDS, self.timeout):
@@ -448,11 +448,11 @@ class _Opening:
         if self.files.stat(f"{self.path}/{RESTORING_NAME}") is not None:
             # A restore began since the directory was looked at.
             raise _half_restored(self.path)
-        for name in ("journal", "catalog", "topics"):
+        for name in ("journal", "catalog", "topics"):  # rule: identity last
             directory = f"{self.path}/{name}"
             if self.files.stat(directory) is not None:
                 # Left by a dead creation: a name whose sync failed counts as synced, so it is made anew.
-                self.files.remove_directory(directory)
+                self.files.remove_directory(directory)  # rule: directories made anew
             self.files.make_directory(directory)
         log_id = self.files.random_bytes(16)
         settings = {"journal_bytes": max(self.tuning.journal_bytes, JOURNAL_BYTES_MIN)}
@@ -468,13 +468,13 @@ class _Opening:
             # Until it has an id of its own, it says whose it has: that outlives a death in what follows.
             settings[COPIED_FROM] = log_id.hex()
         # The creation may have failed at the very last sync of a name, which only a new name makes good.
-        write_identity(self.files, self.path, log_id, settings)
+        write_identity(self.files, self.path, log_id, settings)  # rule: identity written anew
         recovery = Recovery(files, path, log_id, write=True, copied=copied, former=former)
         survey = recovery.run()
-        if any(slot.damage for slot in survey.slots):
+        if any(slot.damage for slot in survey.slots):  # rule: end of a damaged partition noted
             # Perhaps only entries that are about to die tell up to where a damaged partition went.
             write_tails(files, path, log_id, survey)
-        recovery.finish_journal()
+        recovery.finish_journal()  # rule: generation after recovery
         write_tails(files, path, log_id, survey)
         tails = Tails(files, f"{path}/tails", write=True)
         tails.words[word_of(0) + INCARNATION] = CATALOG_INCARNATION
@@ -531,10 +531,10 @@ def make_directories(files: Files, path: str) -> None:
     elif not stat.directory:
         raise NotALogError(f"{path} cannot be made: {parent} is a file, not a directory.")
     else:
-        sync_name(files, parent)
+        sync_name(files, parent)  # rule: name of a directory that somebody began
     made = files.make_directory(path)
     try:
-        files.sync_directory(parent)
+        files.sync_directory(parent)  # rule: name of the log
     except by_system():
         # A name whose sync failed counts as synced: whoever comes next has to make it anew.
         if made:
@@ -546,7 +546,7 @@ def sync_name(files: Files, path: str) -> None:
     """Bring the name of a directory to the medium: whoever made it may have died before that was done."""
     parent = path.rpartition("/")[0]
     try:
-        files.sync_directory(parent or "/")
+        files.sync_directory(parent or "/")  # rule: sync of a begun name
     except by_system() as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
             raise
@@ -561,17 +561,17 @@ def write_identity(files: Files, path: str, log_id: bytes, settings: dict[str, A
         data = json.dumps(record, indent=1).encode() + b"\n"
         files.truncate(descriptor, 0)
         files.write(descriptor, data, 0)
-        files.sync_data(descriptor)
+        files.sync_data(descriptor)  # rule: identity file
     finally:
         files.close(descriptor)
-    files.sync_directory(path)
+    files.sync_directory(path)  # rule: layout before identity
     files.rename(new, f"{path}/{IDENTITY_NAME}")
-    files.sync_directory(path)
+    files.sync_directory(path)  # rule: identity's name
 
 
 def write_tails(files: Files, path: str, log_id: bytes, survey: Survey, *, ready: bool = False) -> None:
     """Replace the tails as a whole; they are believed when the ready flag is stored, here or later."""
-    new = f"{path}/tails.new"
+    new = f"{path}/tails.new"  # rule: tails replaced as a whole
     descriptor = files.open(new, create=True)
     try:
         stat = files.stat_open(descriptor)
@@ -579,8 +579,8 @@ def write_tails(files: Files, path: str, log_id: bytes, survey: Survey, *, ready
         data[READY_WORD * 8] = ready
         files.truncate(descriptor, 0)
         files.write(descriptor, bytes(data), 0)
-        files.sync_data(descriptor)
+        files.sync_data(descriptor)  # rule: new tails
     finally:
         files.close(descriptor)
     files.rename(new, f"{path}/tails")
-    files.sync_directory(path)
+    files.sync_directory(path)  # rule: name of the new tails

@@ -168,17 +168,18 @@ class Partition:
         words = self.home.tails.words
         incarnation, failed, pending, syncing, block_a, block_b = self.looked_at
         # Looked at first: a drop clears the incarnation before it clears this.
-        if words[pending] and not resolving:
+        if words[pending] and not resolving:  # rule: pending
             raise PendingCommit
-        if words[incarnation] != self.incarnation:
+        if words[incarnation] != self.incarnation:  # rule: incarnation
             raise TopicNotFoundError("The topic was dropped.")
         if words[LOG_FAILED_WORD]:
             self.home.check_writable()
-        if words[failed] and not resolving:
+        if words[failed] and not resolving:  # rule: failed
             raise self._read_only()
+        # rule: state of others
         if words[block_a] != self.sequence_a or words[block_b] != self.sequence_b or not self.checked:
             self._load()
-        if words[syncing] and not words[failed]:
+        if words[syncing] and not words[failed]:  # rule: syncing
             self._sync_again()
 
     def leave(self) -> None:
@@ -210,22 +211,23 @@ class Partition:
             # Blocks are stored before the end: to go on from an older one would write over published records.
             self._fail("The newest state block of a partition is damaged")
         self.sequence_a, self.sequence_b = sequences
-        if max(sequences) != self.sequence:
+        if max(sequences) != self.sequence:  # rule: torn state block
             # A writer died within a block. The next one stores another under the same number, which is to be noticed.
             self.sequence_a = self.sequence_b = -1
-        if words[word + END] < self.state.end:
+        if words[word + END] < self.state.end:  # rule: end behind its block
             # The last holder died between the two stores; its frames are complete.
             words[word + END] = self.state.end
         if words[word + START] < self.state.start:
             words[word + START] = self.state.start
         if self.state.flags & HAS_SEGMENT and (
+            # rule: descriptor of the right segment
             self.descriptor_key != (self.state.base, self.state.salt) or not self.checked
         ):
             self._open_segment()
             if self.descriptor < 0:
                 self.checked = False
                 return
-            if not self.checked and self.state.active:
+            if not self.checked and self.state.active:  # rule: tail at first use
                 self._check_tail()
         elif self.reserved > self.state.position and self.files.stat_open(self.descriptor).size < self.reserved:
             # A write of another process failed, which gave back all room behind its own.
@@ -289,12 +291,12 @@ class Partition:
         """
         if self.state.active:
             try:
-                fits = self._tail_fits(rewrite=True)
+                fits = self._tail_fits(rewrite=True)  # rule: written again before the sync
             except by_system() as error:
                 raise storage_error(error, "writing an interrupted sync again", self.path) from error
-            if not fits:
+            if not fits:  # rule: bytes of an interrupted sync
                 self._fail("The bytes of an interrupted sync cannot be read back")
-            self.sync()
+            self.sync()  # rule: sync after an interrupted one
         else:
             self.home.tails.words[self.word + SYNCING] = 0
 
@@ -319,7 +321,7 @@ class Partition:
 
     def expect(self, offset: int) -> None:
         """Compare the end with what a caller expects it to be."""
-        if self.state.end != offset:
+        if self.state.end != offset:  # rule: expected offset
             raise OffsetMismatchError(
                 f"The next offset is {self.state.end}, not {offset}.", expected=offset, actual=self.state.end
             )
@@ -356,11 +358,11 @@ class Partition:
         if position > self.zeroed:
             self.zeroed = self._zeros_ahead(position, size) if sync else position
         end = first + span
-        if sync:
+        if sync:  # rule: durable append
             self.sync(_state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start)))
         else:
             after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
-            self._store(after)
+            self._store(after)  # rule: block before end
             self.home.tails.words[self.word + END] = end
         return first
 
@@ -409,7 +411,7 @@ class Partition:
         """Give back what a failed write took; how long the file was before it is known of this process alone."""
         self.cut(max(self.zeroed, self.reserved))
         # Another process may have had room reserved behind that: by a new block it notices that it has none.
-        self._store(self.state)
+        self._store(self.state)  # rule: given back in a new block
 
     def cut(self, size: int) -> None:
         """Give back what a failed write took behind the last frame, down to a size, as far as that goes.
@@ -437,19 +439,19 @@ class Partition:
         block = pack_block(self.sequence + 1, state, self.incarnation)
         words, word = self.home.tails.words, self.word
         files, gauges = self.files, self.home.gauges
-        words[word + SYNCING] = 1
+        words[word + SYNCING] = 1  # rule: syncing before the sync
         began = files.monotonic()
         try:
-            files.sync_data(self.descriptor)
+            files.sync_data(self.descriptor)  # rule: segment frames
         except by_system() as error:
-            words[word + FAILED] = UNSYNCABLE
+            words[word + FAILED] = UNSYNCABLE  # rule: failed before anything else
             raise DurabilityError(
                 f"Syncing partition {self.path} failed: {error.strerror}; it is read-only now.",
                 errno=error.errno,
                 path=self.path,
             ) from error
         self._put(state, block)
-        words[word + END] = end
+        words[word + END] = end  # rule: end before safe
         words[word + DIRTY] = 0
         words[word + SAFE] = end
         words[word + SYNCING] = 0
@@ -465,11 +467,11 @@ class Partition:
             except by_system() as error:
                 raise storage_error(error, "overwriting what a dead writer left", self.path) from error
             self.zeroed = max(self.zeroed, position + FRAME_HEADER_BYTES)
-            self.sync()
+            self.sync()  # rule: what a dead drop left
 
     def settle(self) -> None:
         """Sync what is not yet in the segment file itself; a sealed or adopted segment is."""
-        if self.state.active:
+        if self.state.active:  # rule: flush
             self.sync()
         else:
             words, word = self.home.tails.words, self.word
@@ -493,7 +495,7 @@ class Partition:
 
     def publish_committed(self, state: State) -> None:
         """Publish what the journal holds: it is safe already, though its segment is not synced."""
-        words, word = self.home.tails.words, self.word
+        words, word = self.home.tails.words, self.word  # rule: pending until published
         end, base, position, chain, flags, salt, synced, synced_chain, last, _, start = state
         self._store(_state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, end, start)))
         words[word + END] = end
@@ -523,7 +525,7 @@ class Partition:
         state = self.state
         if not state.active or state.position == HEADER_BYTES:
             return
-        if state.synced < state.position or self.home.tails.words[self.word + DIRTY]:
+        if state.synced < state.position or self.home.tails.words[self.word + DIRTY]:  # rule: frames before the footer
             self.sync()
             state = self.state
         index = self.seen
@@ -534,7 +536,7 @@ class Partition:
             not extend_index(reading(self.files, self.descriptor), index, state.position) or index.chain != state.chain
         ):
             self._fail("A segment to be sealed is damaged", f"{self.path}/{segment_name(state.base)}")
-        footer = index.pack_footer()
+        footer = index.pack_footer()  # rule: sealed after the footer
         words, word = self.home.tails.words, self.word
         try:
             self.files.write(self.descriptor, footer, state.position)
@@ -542,11 +544,11 @@ class Partition:
         except by_system() as error:
             self._give_back()
             raise storage_error(error, "sealing a segment", self.path) from error
-        words[word + SYNCING] = 1
+        words[word + SYNCING] = 1  # rule: syncing before the footer's sync
         try:
-            self.files.sync_data(self.descriptor)
+            self.files.sync_data(self.descriptor)  # rule: footer
         except by_system() as error:
-            words[word + FAILED] = UNSYNCABLE
+            words[word + FAILED] = UNSYNCABLE  # rule: failed footer
             raise DurabilityError(
                 f"Sealing a segment of {self.path} failed: {error.strerror}; the partition is read-only now.",
                 errno=error.errno,
@@ -567,18 +569,18 @@ class Partition:
         state = self.state
         files = self.files
         self._close_segment()
-        salt = salted(files)
+        salt = salted(files)  # rule: created before named
         created = files.now_us()
         path = f"{self.path}/{segment_name(state.end)}"
         try:
             leftover = files.stat(path)
             if leftover is not None:
-                if leftover.size > HEADER_BYTES:
+                if leftover.size > HEADER_BYTES:  # rule: nobody's leftover
                     # Frames follow only after the state names their segment: these are not a dead writer's leftovers.
                     self._fail("A segment that no state names holds data", path)
                 # A name whose sync failed counts as synced: only a new one is sure to reach the medium.
-                files.remove_file(path)
-            self.descriptor = files.open(path, exclusive=True)
+                files.remove_file(path)  # rule: leftovers made anew
+            self.descriptor = files.open(path, exclusive=True)  # rule: segment that must be new
             files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created, state.end), 0)
         except by_system() as error:
             self._close_segment()
@@ -597,8 +599,8 @@ class Partition:
         """Bring a segment that was begun to disk, with its name; several of them in several threads."""
         files = self.files
         try:
-            files.sync_data(self.descriptor)
-            files.sync_directory(self.path)
+            files.sync_data(self.descriptor)  # rule: segment header
+            files.sync_directory(self.path)  # rule: segment name
         except by_system() as error:
             self._close_segment()
             raise storage_error(error, "creating a segment", self.path) from error
@@ -616,7 +618,7 @@ class Partition:
         offset = min(offset, state.end)
         if offset > state.start:
             self._store(state._replace(start=offset))
-            self.home.tails.words[self.word + START] = offset
+            self.home.tails.words[self.word + START] = offset  # rule: start before unlinking
 
     @property
     def spent(self) -> bool:
@@ -629,7 +631,7 @@ class Partition:
         The newest one goes once it is sealed and an empty successor keeps the end of the partition in its name.
         """
         removed = 0
-        for base, following in pairwise(segment_bases(self.files, self.path, self.state)):
+        for base, following in pairwise(segment_bases(self.files, self.path, self.state)):  # rule: oldest first
             if following > self.state.start or removed == limit:
                 return removed
             self._remove(base)
@@ -638,7 +640,7 @@ class Partition:
         if removed < limit and state.base < state.end <= state.start:
             try:
                 self.seal()
-                self._create()
+                self._create()  # rule: successor before the newest goes
             except DiskFullError:
                 # There is no room for its footer or for its successor; `spent` says so.
                 return removed
@@ -649,7 +651,7 @@ class Partition:
     def _remove(self, base: int) -> None:
         self.files.remove_file(f"{self.path}/{segment_name(base)}")
         # Two names removed without a sync in between may come back in the wrong order.
-        self.files.sync_directory(self.path)
+        self.files.sync_directory(self.path)  # rule: one directory sync per unlink
 
     def keep_ahead(self, size: int) -> None:
         """Have at least so many bytes of zeros behind the last frame: these can be written on a full disk too."""
@@ -690,7 +692,7 @@ class Partition:
         try:
             if self.descriptor >= 0 and self.alive and not self.failed and self.unsynced:
                 self.enter()
-                self.settle()
+                self.settle()  # rule: sync before a close
                 self.leave()
         except PendingCommit:
             self.abandon()
@@ -709,7 +711,7 @@ class Partition:
         try:
             if not self.lock.mutex.acquire(blocking=False):
                 return False
-            busy = self.lock.held or (self.alive and not self.failed and self.unsynced)
+            busy = self.lock.held or (self.alive and not self.failed and self.unsynced)  # rule: unsynced is not closed
             if not busy:
                 self.checked = False
                 self.lock.close()
@@ -736,6 +738,7 @@ class Partition:
 def segment_bases(files: Files, path: str, state: State) -> list[int]:
     """The segments of a partition up to the newest that its state names, the oldest first."""
     names = files.list_directory(path)
+    # rule: retention by state
     return sorted(base for name in names if (base := segment_base(name)) is not None and base <= state.base)
 
 

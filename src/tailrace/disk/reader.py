@@ -116,7 +116,7 @@ class Reader:
         self, start: int, stop: int, found_in: Callable[[int, int], Iterator[tuple[Item, int]]]
     ) -> Iterator[tuple[Item, int]]:
         """What one segment after the other gives, each with the offset behind it."""
-        stop = min(stop, self.partition.end)
+        stop = min(stop, self.partition.end)  # rule: no further than end
         offset = start
         again = False
         while offset < stop:
@@ -338,7 +338,7 @@ class Reader:
         segment = self.segment
         if segment is not None and segment.offset == offset != segment.base and self._enter(offset):
             return False
-        if not again:
+        if not again:  # rule: read once more
             # The cached index, listing or bytes may be older than the end that was read.
             if segment is not None:
                 self.indexes.forget((self.partition.path, segment.base, segment.salt))

@@ -120,7 +120,7 @@ class Recovery:
         """Replay and scan every partition, the catalog first."""
         if self.write and self.floors.boot == self.files.boot_id():
             # A copy made on this boot: its pages may not be on the medium yet.
-            self.files.sync_everything()
+            self.files.sync_everything()  # rule: copied pages
         catalog_slot = self._recover(CATALOG_PLACE)
         if catalog_slot.damage:
             raise CorruptionError(
@@ -129,36 +129,37 @@ class Recovery:
                 path=f"{self.path}/catalog",
                 hint="The records are not touched; run: tailrace repair, or restore the log from a backup.",
             )
-        catalog = self._read_catalog(catalog_slot)
+        catalog = self._read_catalog(catalog_slot)  # rule: catalog first
         slots = [catalog_slot, *(self._recover(place) for place in catalog.places())]
         if self.write:
             self._sync_names()
-            self._sweep(catalog)
+            self._sweep(catalog)  # rule: sweep of dropped topics
         return Survey(catalog, slots)
 
     def _sync_names(self) -> None:
         """Bring names to disk: of directories that were missing, and of empty ones, which a recovery that died made."""
-        if len(self.parents) > PARENTS_MAX:
-            self.files.sync_everything()
+        if len(self.parents) > PARENTS_MAX:  # rule: many empty partitions
+            self.files.sync_everything()  # rule: names of many empty partitions
             return
         for parent in sorted(self.parents):
-            self.files.sync_directory(parent)
+            self.files.sync_directory(parent)  # rule: names of empty partitions
         if self.parents:
-            self.files.sync_directory(f"{self.path}/topics")
+            self.files.sync_directory(f"{self.path}/topics")  # rule: names of empty topics
 
     # One partition.
 
     def _recover(self, place: SlotPlace) -> Recovered:
         directory = f"{self.path}/{place.directory}"
         floor = self.floors.slots.get(place.slot)
+        # rule: incarnation of a floor
         promised = floor.state if floor and floor.incarnation == place.incarnation else ABSENT
         self._make_directory(directory)
-        damage = self._replay(place, directory)
+        damage = self._replay(place, directory)  # rule: replay before the scan
         if self.write and place.slot != CATALOG_SLOT and not self._bases(directory):
             self.parents.add(directory.rpartition("/")[0])
         state, found = self._scan(place, directory, promised)
-        damage = damage or found
-        if state.end < promised.safe:
+        damage = damage or found  # rule: scan after the replay
+        if state.end < promised.safe:  # rule: floor
             damage = (
                 damage or f"records up to {promised.safe} were acknowledged, but only those below {state.end} are there"
             )
@@ -171,7 +172,7 @@ class Recovery:
         if state.end < journalled:
             damage = damage or f"the journal holds records up to {journalled}, but its segments end at {state.end}"
             state = _unreached(state, journalled)
-        if state.end < place.trim:
+        if state.end < place.trim:  # rule: unsynced trim
             # Only what was on disk is ever trimmed, and the newest segment keeps the end in its name.
             damage = damage or f"records up to {place.trim} were trimmed, but its segments end at {state.end}"
             state = _unreached(state, place.trim)
@@ -180,11 +181,11 @@ class Recovery:
             first = min(self._needed(directory, self._bases(directory)), default=0)
         if place.slot == CATALOG_SLOT and first and not self._begins_with_snapshot(directory, first):
             damage = damage or f"its first segments are missing: it begins at {first}, without a snapshot"
-        if first > place.trim and place.slot != CATALOG_SLOT:
+        if first > place.trim and place.slot != CATALOG_SLOT:  # rule: first segment
             # Whatever is removed on purpose is recorded in the catalog first.
             damage = damage or f"its first segments are missing: it begins at {first}, not at {place.trim}"
             first = 0
-        start = min(state.end, max(first, place.trim))
+        start = min(state.end, max(first, place.trim))  # rule: trim that recovery knows
         return Recovered(place, state._replace(safe=state.end, start=start), damage)
 
     def _begins_with_snapshot(self, directory: str, base: int) -> bool:
@@ -228,17 +229,18 @@ class Recovery:
         """Write what the journal holds for this slot into its segments; what cannot be, in words."""
         touched: set[int] = set()
         damage = None
-        for part in self.parts.get((place.slot, place.incarnation), ()):
+        for part in self.parts.get((place.slot, place.incarnation), ()):  # rule: incarnation in the replay
             bases = self._bases(directory)
+            # rule: dead adoption below the first file
             if bases and part.base < bases[0] and not self._waits(directory, part):
                 # It was trimmed since.
                 continue
             replay = self._replay_adopt if part.kind == ADOPT else self._replay_write
-            if not replay(directory, part, bases, touched):
+            if not replay(directory, part, bases, touched):  # rule: missing segment in the replay
                 damage = damage or f"the journal names segment {segment_name(part.base)}, which is missing"
                 self.missed[place.slot] = max(part.end, self.missed.get(place.slot, 0))
         for base in touched:
-            self._sync(f"{directory}/{segment_name(base)}")
+            self._sync(f"{directory}/{segment_name(base)}")  # rule: replayed segments
         return damage
 
     def _journalled(self, place: SlotPlace, directory: str) -> int:
@@ -262,11 +264,12 @@ class Recovery:
             header = read_segment_header(self.files, descriptor)
             if header is None:
                 return False
-            if header.salt != part.salt:
+            if header.salt != part.salt:  # rule: salt of a segment
                 return True
             if self.write:
                 self.files.write(descriptor, part.data, part.position)
                 touched.add(part.base)
+            # rule: reader asks for recovery
             elif self.files.read(descriptor, len(part.data), part.position) != part.data:
                 raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
         finally:
@@ -278,16 +281,16 @@ class Recovery:
         if self.files.stat(staged) is None:
             if part.base not in bases:
                 return False
-            if self.write and self._salt_of(target) == part.salt:
+            if self.write and self._salt_of(target) == part.salt:  # rule: adopted once more
                 # A recovery before this one may have died or failed at the sync that follows: move it once more.
                 self.files.rename(target, staged)
                 self.listed = None
-        elif not self.write:
+        elif not self.write:  # rule: reader asks for adoption
             raise RecoveryNeededError(f"{self.path} holds commits that only its journal has.")
         if self.write and self.files.stat(staged) is not None:
             self.files.rename(staged, target)
             self.listed = None
-            self.files.sync_directory(directory)
+            self.files.sync_directory(directory)  # rule: replayed adoption
         return True
 
     def _header_of(self, path: str) -> SegmentHeader | None:
@@ -304,7 +307,7 @@ class Recovery:
     def _sync(self, path: str) -> None:
         descriptor = self.files.open(path, write=True)
         try:
-            self.files.sync_data(descriptor)
+            self.files.sync_data(descriptor)  # rule: replayed frames
         except by_system() as error:
             raise DurabilityError(f"Syncing {path} failed: {error.strerror}.", errno=error.errno, path=path) from error
         finally:
@@ -312,7 +315,7 @@ class Recovery:
 
     def _scan(self, place: SlotPlace, directory: str, promised: State) -> tuple[State, str | None]:
         """The state that the segments show, and what is wrong with them."""
-        bases = self._kept(directory, place.trim)
+        bases = self._kept(directory, place.trim)  # rule: trim that came back
         if place.slot == CATALOG_SLOT:
             bases = self._needed(directory, bases)
         return self._scan_all(place, directory, promised, bases)
@@ -330,7 +333,7 @@ class Recovery:
                 size = self.files.stat_open(descriptor).size
                 header = read_segment_header(self.files, descriptor)
                 if header is None or not header.belongs(place.topic_id, place.partition, base):
-                    if last and size <= HEADER_BYTES:
+                    if last and size <= HEADER_BYTES:  # rule: damage is no torn tail
                         # Created, never synced: the next append creates it again.
                         break
                     own = self._without_strays(place, directory, bases) if last and header is not None else bases
@@ -350,7 +353,7 @@ class Recovery:
                         continue
                     state, lost = self._scan_active(descriptor, base, header.salt, size, promised, place.slot)
                     return state, damage or lost
-                if not last and base + index.span != bases[number + 1]:
+                if not last and base + index.span != bases[number + 1]:  # rule: segments join
                     following = bases[number + 1]
                     if number + 2 < len(bases) or not self._is_leftover(f"{directory}/{segment_name(following)}"):
                         damage = damage or f"{segment_name(base)} does not join {segment_name(following)}"
@@ -390,7 +393,7 @@ class Recovery:
             for base in gone:
                 self.files.remove_file(f"{directory}/{segment_name(base)}")
                 self.listed = None
-                self.files.sync_directory(directory)
+                self.files.sync_directory(directory)  # rule: trimmed segments at recovery
         return bases[len(gone) :]
 
     def _needed(self, directory: str, bases: list[int]) -> list[int]:
@@ -406,7 +409,7 @@ class Recovery:
             for base in bases[:first]:
                 self.files.remove_file(f"{directory}/{segment_name(base)}")
                 self.listed = None
-                self.files.sync_directory(directory)
+                self.files.sync_directory(directory)  # rule: catalog segments at recovery
         return bases[first:]
 
     def _end_of(self, directory: str, base: int) -> int | None:
@@ -451,7 +454,7 @@ class Recovery:
                     place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
         position, offset, chain, last = follow_chain(read, place, size)
         end = base + offset
-        behind = reach_behind(read, salt, size) if self.floors.blind(slot) else None
+        behind = reach_behind(read, salt, size) if self.floors.blind(slot) else None  # rule: whole frames behind damage
         if behind is not None:
             # They may be acknowledged records, and whoever appends would write over them. No place in it is known to be
             # whole, so that the next recovery finds the same.
@@ -534,10 +537,10 @@ class Recovery:
             file.write_generation(first, generation + 1, int.from_bytes(files.random_bytes(8), "little") or 1, lsn)
         finally:
             file.close()
-        files.sync_directory(directory)
+        files.sync_directory(directory)  # rule: journal name at the end of a recovery
         for older in self.journal[:-1]:
             files.remove_file(older.file.path)
-        files.sync_directory(directory)
+        files.sync_directory(directory)  # rule: old journal files at recovery
 
 
 def _unreached(state: State, end: int) -> State:
@@ -545,7 +548,7 @@ def _unreached(state: State, end: int) -> State:
 
     It names no place that is known to be whole, or the next recovery would go on from there and call the rest sound.
     """
-    return state._replace(end=end, synced=0, last=0)
+    return state._replace(end=end, synced=0, last=0)  # rule: damage found again
 
 
 class Place(NamedTuple):

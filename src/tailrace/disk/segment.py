@@ -46,6 +46,7 @@ class SegmentHeader(NamedTuple):
 
     def belongs(self, topic_id: int, partition: int, base: int) -> bool:
         """Whether the segment may stand there: a file that got its name by hand says another place."""
+        # rule: segment's own place
         return (self.topic_id, self.partition) == (topic_id, partition) and (self.base < 0 or self.base == base)
 
     def misfit(self, topic_id: int, partition: int) -> str:
@@ -177,7 +178,7 @@ def parse_header(data: bytes) -> SegmentHeader | None:
     if len(data) < HEADER_BYTES:
         return None
     magic, version, partition, topic_id, salt, created, said, _, crc = HEADER.unpack_from(data)
-    if magic != MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):
+    if magic != MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):  # rule: segment header's checksum
         return None
     if version != VERSION:
         raise VersionError(f"A segment has version {version}, which this version of Tailrace does not know.")
@@ -195,6 +196,7 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
     if size < HEADER_BYTES + TRAILER_BYTES:
         return None
     trailer = files.read(descriptor, TRAILER_BYTES, size - TRAILER_BYTES)
+    # rule: footer's checksum
     if len(trailer) < TRAILER_BYTES or crc32c(trailer[:-4]) != int.from_bytes(trailer[-4:], "little"):
         return None
     (magic, version, _, own_salt, span, records, frames_end, _, _, entries, producers, chain, body_crc, _, _) = (
@@ -210,7 +212,7 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
     if records > span or span > OFFSET_MAX:
         return None
     body = files.read(descriptor, body_bytes, frames_end)
-    if crc32c(body) != body_crc:
+    if crc32c(body) != body_crc:  # rule: footer index's checksum
         return None
     index = Index(salt)
     columns = list(zip(*ENTRY.iter_unpack(body[: entries * ENTRY.size]), strict=True))
@@ -283,9 +285,9 @@ def walk(read: Read, position: int, offset: int, chain: int, stop: int, *, bodie
             buffer = memoryview(read(min(CHUNK_BYTES, stop - position), position))
             first, at = position, 0
         header = read_header(buffer, at)
-        if header is None or header.chain != chain or position + header.length > stop:
+        if header is None or header.chain != chain or position + header.length > stop:  # rule: frames chained
             return
-        if header.base != offset:
+        if header.base != offset:  # rule: offset in a frame
             if offset >= 0 or header.base > OFFSET_MAX:
                 return
             offset = header.base
@@ -313,7 +315,7 @@ def whole_groups(found: Iterator[Found]) -> Iterator[list[Found]]:
     group: list[Found] = []
     for frame in found:
         group.append(frame)
-        if not frame.header.more:
+        if not frame.header.more:  # rule: whole groups
             yield group
             group = []
 

@@ -61,8 +61,8 @@ def stage(partition: Partition, frames: Sequence[Prepared]) -> Staged:
         index = Index(salt)
         index.add_placed(frames, placed.buffers)
         files.write(descriptor, index.pack_footer(), index.position)
-        files.sync_data(descriptor)
-        files.sync_directory(partition.path)
+        files.sync_data(descriptor)  # rule: staged segment
+        files.sync_directory(partition.path)  # rule: staged name
     except BaseException as error:
         files.close(descriptor)
         discard(files, path)

@@ -310,7 +310,7 @@ class Store:
                     raise
                 error = problem
             except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
-                error = problem
+                error = problem  # rule: no journal lock under a partition
             # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
             self.home.leaving[partition.lock] = partition
             while True:
@@ -567,11 +567,11 @@ class Store:
     def _settle(self, partition: Partition, timeout: float | None) -> None:
         def settle() -> None:
             partition.lock.wanted = False
-            partition.settle()
+            partition.settle()  # rule: flusher's call
 
         partition.lock.wanted = True
         try:
-            self.inside(partition, settle, timeout)
+            self.inside(partition, settle, timeout)  # rule: flush under the lock
         finally:
             partition.lock.wanted = False
 
@@ -602,7 +602,7 @@ class Store:
         if any(self.tails.column(DIRTY, self.tails.slots())):
             return self.committer.checkpoint()
         try:
-            self.tails.sync()
+            self.tails.sync()  # rule: durable floor without commits
         except by_system() as error:
             # Only the quality of damage reports depends on it, but a disk that fails is not passed over in silence.
             raise storage_error(error, "syncing the tails", self.path) from error

@@ -108,8 +108,12 @@ def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
     """(sequence, state, incarnation), or None when the block was never written or does not check."""
     sequence, end, base, position, chain, flags, salt, synced, synced_chain = BLOCK_HEAD.unpack_from(block)
-    if not sequence or _CRC.unpack_from(block, BLOCK_HEAD.size)[0] != crc32c(
-        block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
+    if (
+        not sequence
+        or _CRC.unpack_from(block, BLOCK_HEAD.size)[0]
+        != crc32c(  # rule: state block's checksum
+            block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
+        )
     ):
         return None
     last, safe, start, incarnation = BLOCK_REST.unpack_from(block, BLOCK_HEAD.size + 4)
@@ -241,7 +245,7 @@ class Tails:
         """
         for slot, state, incarnation in lagging:
             word = word_of(slot)
-            self.words[word + END] = state.end
+            self.words[word + END] = state.end  # rule: end that recovery finds
             self.words[word + SAFE] = state.safe
             self.words[word + START] = state.start
             self.words[word + INCARNATION] = incarnation
@@ -258,6 +262,7 @@ class Tails:
         """Whether words may be believed: same boot, same file, same log, recovery finished."""
         stat = self.files.stat_open(self.descriptor)
         wanted = pack_identity(self.files.boot_id(), stat.device, stat.inode, log_id)
+        # rule: identity of the tails
         return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1 and not self._is_cleared()
 
     def _is_cleared(self) -> bool:
@@ -288,7 +293,7 @@ class Tails:
 
     def sync(self) -> None:
         """Move the durable floor; nothing depends on it but the quality of damage reports."""
-        self.files.sync_data(self.descriptor)
+        self.files.sync_data(self.descriptor)  # rule: tails file
 
     def announce(self) -> bool | None:
         """Say that somebody waits for the file event. True when publishers may not have known: look again, then wait.

@@ -450,6 +450,7 @@ class Duty:
         epochs = self.epochs_of(moves)
         self.storing = moves
         try:
+            # rule: cursor on disk
             seat.group.append(self._record(moves), lambda state: seat.check(state, epochs), durable=True)
         except PartitionLostError:
             self.dismiss()
@@ -498,7 +499,7 @@ class Duty:
         for place, offset in list(moves.items()):
             try:
                 partition = self._partition(place)
-                if offset > partition.safe:
+                if offset > partition.safe:  # rule: cursor at or below safe
                     self.engine.write(partial(self.engine.store.inside, partition, partition.settle))
             except TopicNotFoundError:
                 del moves[place]
@@ -516,7 +517,7 @@ class Duty:
         self._look_back()
         if self.seat is None:
             raise self._nothing_to_enlist()
-        if self.orphans:
+        if self.orphans:  # rule: partitions given back
             # What the transaction makes of their records another member makes as well.
             lost = self.seat.lost(sorted(self.orphans))
             Enlisted(self, self.seat, {}, tx, taken_back, alone).failed(lost)
@@ -528,7 +529,7 @@ class Duty:
             tx.enlist(enlisted)
         except BaseException as error:
             # The transaction will not store the cursors, so what they are about is handed out again.
-            enlisted.failed(error)
+            enlisted.failed(error)  # rule: refused transaction
             raise
 
     def _nothing_to_enlist(self) -> PartitionLostError:
@@ -611,7 +612,7 @@ class Enlisted:
 
     def check(self, state: GroupState) -> None:
         """Refuse what belongs to another member by now."""
-        self.seat.check(state, self.epochs)
+        self.seat.check(state, self.epochs)  # rule: epoch in a transaction
 
     def check_now(self) -> None:
         """The same, before anything is created for the transaction; its own check is made under the group's lock."""
@@ -654,7 +655,7 @@ class Enlisted:
         try:
             with typed_failures(duty.engine, duty.name):
                 # The outcome may be unknown, so that the stored cursors are asked for.
-                self.group.settle()
+                self.group.settle()  # rule: unknown outcome decided
                 cursors = self.group.view().cursors
         except TailraceError:
             # The error of the transaction is the one to tell; whoever goes on sits down again and meets this one.

@@ -81,7 +81,7 @@ class GroupLog:
                 return
             except OffsetOutOfRangeError:
                 # Overtaken by somebody who wrote another snapshot and removed what was before that.
-                if self.partition.start <= start:
+                if self.partition.start <= start:  # rule: group followed from its snapshot
                     raise
             except CorruptionError as error:
                 raise name_damage(error, group_topic(self.name)) from error.__cause__
@@ -143,7 +143,7 @@ class GroupLog:
         def guard() -> None:
             state = self.follow()
             for check in checks:
-                if check is not None:
+                if check is not None:  # rule: epoch under the lock
                     check(state)
 
         return guard
@@ -174,6 +174,7 @@ class GroupLog:
             expected = self.state.offset
             value = self.state.snapshot(engine.refresh().by_id)
         frames = prepare([value], None, None, engine.files.now_us())
+        # rule: snapshot of what is before it
         first = engine.write(lambda: engine.store.append(self.partition, frames, 0.0, expected))
         self.follow()
         engine.change(lambda admin: admin.trim(self.id, 0, first))

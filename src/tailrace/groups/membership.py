@@ -188,6 +188,7 @@ class Seat:
         others = [member for member in members if member != self.id]
         alive: frozenset[str] = frozenset()
         for _ in range(DEATH_RETRIES_MAX if parted else 1):
+            # rule: living members
             alive = frozenset(member for member in others if is_alive(self.files, self.directory, member))
             if alive != self.others_alive or not parted:
                 break
@@ -249,10 +250,10 @@ class Seat:
             # One of the dead may have left in order, or somebody else has written that it is gone.
             known = self.id in state.members and all(member in state.members for member in plan.dead)
             if not known or any(state.owners.get(place) != owner for place, owner in plan.seen.items()):
-                raise Stale
+                raise Stale  # rule: free partitions
 
         self._sweep(plan.dead)
-        record = {"member": self.id, "take": plan.take, "gone": plan.dead}
+        record = {"member": self.id, "take": plan.take, "gone": plan.dead}  # rule: dead before inherited
         self.group.append(record, check, durable=False)
         self.epochs = self.group.view().owned_by(self.id)
 
@@ -309,7 +310,7 @@ class Seat:
             place for place, epoch in epochs.items()
             if state.owners.get(place) != (self.id, epoch) and not self._dropped(state, place)
         ]  # fmt: skip
-        if lost:
+        if lost:  # rule: epoch of an owner
             raise self.lost(lost)
 
     def _dropped(self, state: GroupState, place: Place) -> bool:

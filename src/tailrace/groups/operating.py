@@ -155,7 +155,7 @@ def _move(group: GroupLog, members: set[str], moves: list[tuple[int, int, int]],
     def check(current: GroupState) -> None:
         joined = set(current.members) - members
         if joined and force:
-            raise Stale
+            raise Stale  # rule: reset under a member
         if joined:
             told = f"A member joined the group {group.name!r} meanwhile."
             raise GroupBusyError(told, group=group.name, members=tuple(joined))

@@ -146,11 +146,11 @@ def rebuild(files: Files, path: str, mender: Mender, findings: Findings, salvage
         files.truncate(descriptor, 0)
         files.write(descriptor, pack_header(0, 0, salt, mender.now_us, base), 0)
         files.write_all(descriptor, placed.buffers, HEADER_BYTES)
-        mender.sync(descriptor, new)
+        mender.sync(descriptor, new)  # rule: rebuilt catalog on disk
     finally:
         files.close(descriptor)
     files.rename(new, target)
-    files.sync_directory(directory)
+    files.sync_directory(directory)  # rule: name of the rebuilt catalog
     for file in old:
         if file != target:
             # One that comes back after a power cut is removed by recovery, which needs none before a snapshot.

@@ -52,7 +52,7 @@ def salvage_all(files: Files, directory: str, log_id: bytes) -> list[Salvaged]:
         file = JournalFile(files, directory, number, log_id)
         file.open()
         try:
-            found.append(salvage(file))
+            found.append(salvage(file))  # rule: commits after a damaged entry
         finally:
             file.close()
     return found
@@ -64,7 +64,7 @@ def salvage(file: JournalFile) -> Salvaged:
     An entry is written only after the one before it was synced. So whole entries of the same generation behind one
     that is not whole are no leftovers of a crash: that one was damaged later.
     """
-    entries = list(file.entries())
+    entries = list(file.entries())  # rule: salvaged entries
     damage: list[str] = []
     generation = file.generation
     salt = generation.salt if generation is not None else None

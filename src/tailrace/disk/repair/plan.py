@@ -393,7 +393,7 @@ class _Partition:
             self.times[base] = (min(run.min_time for run in runs), max(run.max_time for run in runs))
         wrong = self._wrong(header, footer, index, scan, base, following)
         # Before a recovery that is nothing unusual: it writes what the journal holds into the segments.
-        if not self.facts.recovering and any(
+        if not self.facts.recovering and any(  # rule: journal written over segment
             self.files.read(source.descriptor, len(part.data), part.position) != part.data for part in writes
         ):
             wrong.append("the journal holds bytes of a commit that it does not have, or has otherwise")

@@ -154,7 +154,7 @@ class Scan:
     def _behind(self, here: Anchor) -> Anchor:
         """Note the hole that begins here; where frames go on."""
         reason = self._reason(here)
-        found = self._damaged_body(here) or self._search(here)
+        found = self._damaged_body(here) or self._search(here)  # rule: frames after damage
         if found is None:
             found, self.trusted = self.trusted, None
         if found is None or found.offset > self.span:

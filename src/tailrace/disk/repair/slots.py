@@ -64,7 +64,7 @@ class Slots:
         self.unresolved = words[UNRESOLVED_WORD]
         # Beside a commit that waits for room a drop is seen in its slots alone.
         marks = [words[word_of(slot) + PENDING] for slot in self._slots()]
-        self.dropping = self.unresolved == DROPPING or any(map(is_dropping, marks))
+        self.dropping = self.unresolved == DROPPING or any(map(is_dropping, marks))  # rule: dead drop seen by a repair
         self.new_journal = journal_damaged or self.log_failed or bool(self.unresolved)
         # The commit that nobody finished, when it is whole: then it is committed.
         found = [entry for entry in entries if self.unresolved and entry.lsn == self.unresolved]
@@ -106,8 +106,9 @@ class Slots:
         if files.stat(path) is not None:
             descriptor = files.open(path, write=True)
             try:
+                # rule: record of a dead drop overwritten by a repair
                 files.write(descriptor, bytes(FRAME_HEADER_BYTES), block[1].position)
-                files.sync_data(descriptor)
+                files.sync_data(descriptor)  # rule: record of a dead drop overwritten on disk by a repair
             finally:
                 files.close(descriptor)
 
@@ -147,7 +148,7 @@ class Slots:
     def _suspect(self, place: SlotPlace, interrupted: bool = False) -> str:
         words, word = self.tails.words, word_of(place.slot)
         if words[word + FAILED] == UNSYNCABLE:
-            return "a sync failed here, so it is read-only"
+            return "a sync failed here, so it is read-only"  # rule: failed partition written anew
         if words[word + FAILED]:
             return "it was found damaged, so it is read-only"
         if beneath(words[word + PENDING]) and (place.slot, place.incarnation) in self.committed:
@@ -202,10 +203,10 @@ class Slots:
             file.write_generation(generation, generation, salted(files), self.commit.lsn if self.commit else lsn)
             if self.commit is not None:
                 file.write_entry(self.commit.parts)
-                file.sync()
+                file.sync()  # rule: rolled forward in the new journal first
         finally:
             file.close()
-        files.sync_directory(directory)
+        files.sync_directory(directory)  # rule: name of the new journal
 
     def finish_journal(self, files: Files, directory: str, log_id: bytes) -> None:
         """When every partition has what the journal held for it: all files go but the new one.
@@ -215,7 +216,7 @@ class Slots:
         numbers = journal_numbers(files, directory)
         for older in numbers[:-1]:
             files.remove_file(JournalFile(files, directory, older, log_id).path)
-        files.sync_directory(directory)
+        files.sync_directory(directory)  # rule: old journal gone on disk
         words = self.tails.words
         for slot in self._slots():
             words[word_of(slot) + DIRTY] = 0

@@ -38,7 +38,7 @@ class Source:
 
     def overlay(self, writes: Sequence[Part]) -> None:
         """Take in what the journal holds for this very segment."""
-        self.writes = writes
+        self.writes = writes  # rule: journal over segment
         self.size = max([self.size, *(part.position + len(part.data) for part in writes)])
         self.first, self.buffer = 0, b""
 

@@ -64,7 +64,7 @@ class Mender:
         descriptor = self.files.open(f"{self.path}/{UNFINISHED_NAME}", create=True)
         try:
             line = f"{target.removeprefix(f'{self.path}/')}\n".encode()
-            self.files.write(descriptor, line, self.files.stat_open(descriptor).size)
+            self.files.write(descriptor, line, self.files.stat_open(descriptor).size)  # rule: replacement noted
         finally:
             self.files.close(descriptor)
 
@@ -90,7 +90,7 @@ class Mender:
         finally:
             self.files.close(source)
         # Every directory is synced after this.
-        self.files.rename(new, target)
+        self.files.rename(new, target)  # rule: noted replacement repeated
 
     def finish(self) -> None:
         """Take the sign away."""
@@ -104,7 +104,7 @@ class Mender:
         directory = f"{self.path}/{QUARANTINE}"
         self.files.make_directory(directory)
         # Also when it was there: whoever made it may have died before its name was synced.
-        self.files.sync_directory(self.path)
+        self.files.sync_directory(self.path)  # rule: name of the quarantine
         return directory
 
     def keep_aside(self, path: str) -> str:
@@ -114,7 +114,7 @@ class Mender:
         target = f"{directory}/{self._name(relative.replace('/', '-'))}"
         self.files.rename(path, target)
         # A rename from one directory to another is on disk as a whole.
-        self.files.sync_directory(directory)
+        self.files.sync_directory(directory)  # rule: file put aside on disk
         self.quarantined.append(target)
         return target
 
@@ -129,7 +129,7 @@ class Mender:
             self._write_file(target, (self.files.read(source, WRITE_BYTES, at) for at in range(0, size, WRITE_BYTES)))
         finally:
             self.files.close(source)
-        self.files.sync_directory(directory)
+        self.files.sync_directory(directory)  # rule: copy put aside on disk
         self.quarantined.append(target)
         return target
 
@@ -149,7 +149,7 @@ class Mender:
             for piece in pieces:
                 self.files.write(descriptor, piece, at)
                 at += len(piece)
-            self.sync(descriptor, path)
+            self.sync(descriptor, path)  # rule: side file on disk
 
     @contextmanager
     def _begun(self, descriptor: int, path: str) -> Iterator[None]:
@@ -201,7 +201,7 @@ class Mender:
         self._write_file(f"{directory}/{stem}.bytes", _bytes_of(source, kept))
         described = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         self._write_file(f"{directory}/{stem}.json", iter([described]))
-        self.files.sync_directory(directory)
+        self.files.sync_directory(directory)  # rule: names in the quarantine
         self.quarantined.append(f"{directory}/{stem}.bytes")
         return f"{QUARANTINE}/{stem}.bytes"
 
@@ -247,10 +247,10 @@ class Mender:
             if path != f"{target}{MOVED_SUFFIX}":
                 self.files.rename(path, f"{target}{MOVED_SUFFIX}")
         # Before any of them gets a name that another had: a power cut may take back the one without the other.
-        self.files.sync_directory(directory)
+        self.files.sync_directory(directory)  # rule: wrong names away before right ones
         for target in named.values():
             self.files.rename(f"{target}{MOVED_SUFFIX}", target)
-        self.files.sync_directory(directory)
+        self.files.sync_directory(directory)  # rule: right names on disk
         return named
 
     def _make_directory(self, directory: str) -> None:
@@ -261,7 +261,7 @@ class Mender:
             if self.files.stat(path) is None:
                 self.files.make_directory(path)
                 try:
-                    self.files.sync_directory(path.rpartition("/")[0])
+                    self.files.sync_directory(path.rpartition("/")[0])  # rule: directory made again by a repair
                 except by_system():
                     # A name whose sync failed counts as synced: the next repair must make it anew.
                     self.files.remove_directory(path)
@@ -312,13 +312,13 @@ class Mender:
                         for note, span in self._notes(segment.base, piece, side):
                             writing.add(prepare_lost(span, note, low, high))
                 writing.finish(sealed=bool(segment.pieces))
-                self.sync(descriptor, new)
+                self.sync(descriptor, new)  # rule: repaired segment on disk
         finally:
             if source is not None:
                 source.close()
         self._note(target)
         files.rename(new, target)
-        files.sync_directory(target.rpartition("/")[0])
+        files.sync_directory(target.rpartition("/")[0])  # rule: name of a repaired segment
         return Written(segment.base, writing.index, writing.last, bool(segment.pieces))
 
     def _notes(self, base: int, hole: Hole, side: str | None) -> Iterator[tuple[bytes, int]]:
