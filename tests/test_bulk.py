@@ -35,6 +35,7 @@ from tailrace.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from tests.tuning import retune
 
 
 @pytest.fixture
@@ -278,7 +279,7 @@ class TestCommit:
         assert log.topic("other").read().count() == 5
 
     def test_markers_do_not_pile_up(self, log, monkeypatch):
-        monkeypatch.setattr(markers, "RECORDS_MAX", 20)
+        retune(log, applied_records_max=20)
         monkeypatch.setattr(markers, "SEGMENT_BYTES", 4096)
         log.topic("orders", partitions=1)
         for batch in range(120):

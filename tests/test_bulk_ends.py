@@ -23,6 +23,7 @@ from tailrace.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from tests.tuning import retune
 
 BIG = [b"y" * 100_000] * 12
 HOUR_AND_MORE = 4_000.0
@@ -184,7 +185,7 @@ class TestOnce:
     @pytest.mark.parametrize("large", [True, False])
     def test_a_part_given_twice_is_refused(self, log, monkeypatch, large):
         if large:
-            monkeypatch.setattr(bulk, "ADOPT_ALONE_BYTES_MIN", 1)
+            retune(log, adopt_alone_bytes_min=1)
         part = stage(log, "a", 0, build(["1", "2"]))
         for marker in (None, ("job", 1)):
             with pytest.raises(ValueError, match="given twice"):

@@ -11,6 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import log as logs
+from tailrace import options
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header
 from tailrace.errors import CorruptionError
@@ -74,7 +75,7 @@ class Closed:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     """No threads: each log is opened for a few calls."""
-    monkeypatch.setattr(logs, "_tuning", lambda: Tuning(background=False))
+    monkeypatch.setattr(options, "TUNING", Tuning(background=False))
 
 
 def read(log) -> dict[int, bytes]:

@@ -17,11 +17,11 @@ import tailrace
 from tailrace import bulk
 from tailrace import log as log_module
 from tailrace import worker as workers
-from tailrace.disk import admin as admins
 from tailrace.disk import partition as partitions
 from tailrace.errors import DiskFullError
 from tests.full_disk import free_bytes, mounted, take_all_space
 from tests.processes import run
+from tests.tuning import retune, tuned
 
 MB = 1_000_000
 # What a refused write may keep: a block or two of a directory, or of a segment that it created.
@@ -208,8 +208,7 @@ def test_a_trim_of_everything_frees_a_full_disk_at_a_shell(disk, quiet):
 
 def test_a_vacuum_reports_what_a_trim_had_to_leave(disk, quiet, monkeypatch):
     """Here not even the zeros of the catalog are lent."""
-    monkeypatch.setattr(admins, "LENT_BYTES", 0)
-    with tailrace.open(disk / "log") as log:
+    with tuned(catalog_lent_bytes=0), tailrace.open(disk / "log") as log:
         topic = log.topic("large")
         count = fill_up(log, disk)
         with pytest.raises(DiskFullError) as caught:
@@ -236,10 +235,11 @@ def test_a_trim_takes_along_what_an_earlier_one_left(disk, quiet, monkeypatch):
     with tailrace.open(disk / "log") as log:
         topic = log.topic("large")
         fill_up(log, disk)
-        with monkeypatch.context() as patch:
-            patch.setattr(admins, "LENT_BYTES", 0)
-            with pytest.raises(DiskFullError):
-                topic.trim("latest")
+        kept = log.engine.tuning.catalog_lent_bytes
+        retune(log, catalog_lent_bytes=0)
+        with pytest.raises(DiskFullError):
+            topic.trim("latest")
+        retune(log, catalog_lent_bytes=kept)
         assert topic.trim("latest") == 0
         assert free_bytes(disk) > 20 * MB
 
@@ -277,14 +277,13 @@ def test_a_trimmed_segment_that_could_not_go_is_no_damage(tmp_path, quiet, monke
 LEND = """
 import sys
 import tailrace
-from tailrace.disk import admin
 
 with tailrace.open(sys.argv[1]) as log:
     log.topic("first").append("x")
     store = log.engine.live
-    catalog = store.catalog_partition
+    catalog, ahead = store.catalog_partition, log.engine.tuning.catalog_ahead_bytes
     # As on a disk that is full, where there is no room to restore them.
-    store.inside(catalog, lambda: catalog.lend(2 * admin.CATALOG_AHEAD_BYTES, admin.CATALOG_AHEAD_BYTES // 2))
+    store.inside(catalog, lambda: catalog.lend(2 * ahead, ahead // 2))
 """
 
 
@@ -294,7 +293,7 @@ def test_zeros_that_another_process_lent_are_written_again(tmp_path):
         catalog = log.engine.live.catalog_partition
         run(LEND, tmp_path / "log")
         lent = os.fstat(catalog.descriptor).st_size - catalog.state.position
-        assert lent < admins.CATALOG_AHEAD_BYTES
+        assert lent < log.engine.tuning.catalog_ahead_bytes
         log.topic("second", partitions=1)
         ahead = os.fstat(catalog.descriptor).st_size - catalog.state.position
-        assert ahead >= admins.CATALOG_AHEAD_BYTES
+        assert ahead >= log.engine.tuning.catalog_ahead_bytes

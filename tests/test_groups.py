@@ -16,6 +16,7 @@ import tailrace
 from tailrace import errors
 from tailrace.groups import log as group_log
 from tests.processes import start
+from tests.tuning import retune
 
 LONG = 30.0
 
@@ -855,7 +856,7 @@ class TestSnapshots:
         return partition.end - partition.start
 
     def test_many_commits_leave_few_records(self, log, monkeypatch):
-        monkeypatch.setattr(group_log, "RECORDS_MAX", 50)
+        retune(log, group_records_max=50)
         topic = log.topic("t", partitions=2)
         for number in range(100):
             topic.append(str(number), partition=0, durable=True)
@@ -872,7 +873,7 @@ class TestSnapshots:
                 assert list(consumer) == []
 
     def test_members_and_owners_live_on_in_a_snapshot(self, log, monkeypatch):
-        monkeypatch.setattr(group_log, "RECORDS_MAX", 20)
+        retune(log, group_records_max=20)
         log.topic("t", partitions=2)
         with log.consumer("t", "g", commit="manual") as one, log.consumer("t", "g", commit="manual") as two:
             settle(one, two)
@@ -919,7 +920,7 @@ class TestSnapshots:
             assert time.perf_counter() - began < 2
 
     def test_a_topic_that_was_dropped_is_forgotten(self, log, monkeypatch):
-        monkeypatch.setattr(group_log, "RECORDS_MAX", 5)
+        retune(log, group_records_max=5)
         for name in ("a", "b"):
             log.topic(name).extend(["1", "2"])
         with log.consumer("...", "g", stop="now", commit_every=1) as consumer:
@@ -935,7 +936,7 @@ class TestSnapshots:
     @pytest.mark.parametrize("polled", [False, True], ids=["at once", "after another poll"])
     def test_a_topic_dropped_within_a_transaction_takes_nothing_from_its_member(self, log, monkeypatch, polled):
         """A snapshot leaves the topic out; whoever owned it was not evicted, and the transaction stands."""
-        monkeypatch.setattr(group_log, "RECORDS_MAX", 5)
+        retune(log, group_records_max=5)
         for name in ("s.a", "s.b"):
             log.topic(name).extend(["1", "2"])
         with log.consumer("s.*", "g", commit="manual") as consumer:

@@ -30,7 +30,7 @@ from tailrace.errors import LockedError, NotALogError, StorageError
 from tailrace.namespaces import DROPPED, drop_namespace, is_there, namespace_path
 from tests.processes import start
 from tests.sim import PASSIVE, Disk, Kill, Killed, Process, Scheduler
-from tests.sim.engine import TUNING, small_limits
+from tests.sim.engine import sim_tuning, small_limits
 
 KILLED = """
     import os, sys, tailrace
@@ -228,7 +228,7 @@ def a_log() -> Disk:
 
 
 def opened(process: Process, path: str) -> Store:
-    return Store(process, path, "a", timeout=30.0, tuning=TUNING)
+    return Store(process, path, "a", timeout=30.0, tuning=sim_tuning())
 
 
 def fill(process: Process) -> None:

@@ -16,6 +16,7 @@ from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
 from tailrace.disk.tails import SLOT_BYTES
 from tests.test_repair import check, everything, flip, frames, path, segments
+from tests.tuning import tuned
 
 __all__ = ["path"]
 
@@ -78,9 +79,8 @@ def test_a_missing_segment_is_not_made_up_from_one_of_a_copy(tmp_path):
 
 @pytest.mark.parametrize("name", [150, 303, 450])
 def test_a_stray_copy_of_an_adopted_segment_costs_no_record(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(bulk, "ADOPT_ALONE_BYTES_MIN", 1)
     path = tmp_path / "log"
-    with tailrace.open(path) as log:
+    with tuned(adopt_alone_bytes_min=1), tailrace.open(path) as log:
         log.topic("bulk", partitions=1)
         for number in range(3):
             staged = bulk.stage(log, "bulk", 0, bulk.build([f"{number} {each}" for each in range(300)]))

@@ -12,8 +12,7 @@ import pytest
 
 import tailrace
 from tailrace import engine as engines
-from tailrace import errors
-from tailrace import log as logs
+from tailrace import errors, options
 from tailrace import worker as workers
 from tailrace.disk import admin as admins
 from tailrace.disk import partition as partitions
@@ -22,6 +21,7 @@ from tailrace.disk.segment import segment_base
 from tailrace.options import Tuning
 from tests.full_disk import mounted, take_all_space
 from tests.processes import in_fork, run, start
+from tests.tuning import retune
 
 HOUR = 3_600
 
@@ -56,7 +56,7 @@ def tune(monkeypatch):
 
     def tune(**settings):
         monkeypatch.setattr(workers, "chores", chores)
-        monkeypatch.setattr(logs, "_tuning", lambda: Tuning(**settings))
+        monkeypatch.setattr(options, "TUNING", Tuning(**settings))
 
     return tune
 
@@ -695,9 +695,8 @@ def test_it_needs_a_handle_that_writes_unless_it_is_dry(tmp_path, log, clock):
 
 
 @pytest.fixture
-def small_catalog(monkeypatch):
-    monkeypatch.setattr(admins, "CATALOG_SEGMENT_BYTES", 2_000)
-    monkeypatch.setattr(admins, "CATALOG_BYTES_A_TOPIC", 1)
+def small_catalog(log):
+    retune(log, catalog_segment_bytes=2_000, catalog_topic_bytes=1)
 
 
 def catalog(log) -> list[str]:
@@ -763,7 +762,7 @@ def test_the_catalog_keeps_room_for_removals(log):
     log.topic("orders").append("x")
     (name,) = catalog(log)
     position = log.engine.store.tails.read_block(0)[1].position
-    assert (Path(log.location) / "catalog" / name).stat().st_size >= position + admins.CATALOG_AHEAD_BYTES
+    assert (Path(log.location) / "catalog" / name).stat().st_size >= position + log.engine.tuning.catalog_ahead_bytes
 
 
 # A full disk.
@@ -828,7 +827,7 @@ def test_twenty_restarts_under_load_keep_the_bound(tmp_path):
         import os, sys, time, tailrace
         from tailrace import log as logs
         from tailrace.options import Tuning
-        logs._tuning = lambda: Tuning(vacuum_seconds=0.05, flush_seconds=0.02)
+        options.TUNING = Tuning(vacuum_seconds=0.05, flush_seconds=0.02)
         log = tailrace.open(sys.argv[1], durable=False)
         topic = log.topic("orders", partitions=3, segment_bytes=16_384, retain_bytes=131_072)
         number = 0

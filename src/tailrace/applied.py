@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 TOPIC = "__applied"
 SEGMENT_BYTES = 1 << 20
-# When the topic holds more records than this, and than this for each application, they are written anew and trimmed.
-RECORDS_MAX = 4_096
+# The topic keeps at least this number of records for each application before they are written anew and trimmed.
 RECORDS_PER_APPLICATION_MAX = 8
 
 
@@ -58,7 +57,7 @@ class Markers:
             if self.batches.get(application, -1) >= batch:
                 return None
             marks = {application: _packed(batch, witness)}
-            if self._is_long(partition):
+            if self._is_long(engine, partition):
                 others = {name: _packed(number, self.witnesses.get(name)) for name, number in self.batches.items()}
                 marks = {**others, **marks}
             frames = prepare([*marks.values()], [name.encode() for name in marks], None, engine.files.now_us())
@@ -70,9 +69,9 @@ class Markers:
         if entry is not None and records > 1:
             engine.change(lambda admin: admin.trim(entry.id, 0, offset))
 
-    def _is_long(self, partition: Partition) -> bool:
+    def _is_long(self, engine: Engine, partition: Partition) -> bool:
         held = self.offset - partition.start
-        return held > max(RECORDS_MAX, RECORDS_PER_APPLICATION_MAX * len(self.batches))
+        return held > max(engine.tuning.applied_records_max, RECORDS_PER_APPLICATION_MAX * len(self.batches))
 
     def _follow(self, engine: Engine, entry: TopicEntry) -> Partition:
         partition = engine.partition(entry, 0)

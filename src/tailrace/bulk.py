@@ -21,7 +21,7 @@ from tailrace.disk.staging import Write
 from tailrace.disk.store import one_group
 from tailrace.errors import CorruptionError, GroupBusyError, OffsetMismatchError, StorageError, TailraceError
 from tailrace.intake import take_in
-from tailrace.limits import ADOPT_ALONE_BYTES_MIN, ADOPT_BYTES_MIN, VALUE_BYTES_MAX
+from tailrace.limits import VALUE_BYTES_MAX
 from tailrace.options import parse_count, parse_duration
 from tailrace.plans import ReadPart, Survey, TopicBounds, plan, read, read_arrow
 from tailrace.raised import by_system
@@ -306,13 +306,14 @@ class _Commit:
                 if part.topic_id != topic_id:
                     raise dropped(topic)
                 check_present(self.files, part)
+        tuning = self.engine.tuning
         inline = [frame for part in group if isinstance(part, InlinePart) for frame in part.frames.prepared]
-        if not any(isinstance(part, StagedPart) for part in group) and frames_size(inline) < ADOPT_BYTES_MIN:
+        if not any(isinstance(part, StagedPart) for part in group) and frames_size(inline) < tuning.adopt_bytes_min:
             return [Write(partition, one_group(inline))]
         writes = []
         small: list[InlinePart | StagedPart] = []
         for part in group:
-            if isinstance(part, StagedPart) and (len(group) == 1 or part.bytes >= ADOPT_ALONE_BYTES_MIN):
+            if isinstance(part, StagedPart) and (len(group) == 1 or part.bytes >= tuning.adopt_alone_bytes_min):
                 if small:
                     writes.append(self._combined(partition, small))
                     small = []

@@ -20,7 +20,6 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.handlers import refuse_handler
-from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.locations import log_path, not_opened, other_path
 from tailrace.names import (
     is_pattern,
@@ -37,7 +36,7 @@ from tailrace.namespaces import (
     namespaces_in,
     no_namespace,
 )
-from tailrace.options import Tuning, parse_durable, parse_duration, parse_flag, parse_size
+from tailrace.options import parse_durable, parse_duration, parse_flag, process_tuning
 from tailrace.raised import by_system
 from tailrace.topics import Topic
 from tailrace.transactions import Transaction
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
         VerifyReport,
     )
 
-JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
 MODES = ("a", "r", "x")
 IO = ("auto", "mmap", "pread")
 
@@ -128,7 +126,7 @@ def _repair(path: str, dry_run: bool, progress: Callable[[int, int], None] | Non
 
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
-    return run(engines.FILES, path, tuning=_tuning(), dry_run=parse_flag(dry_run, "dry_run"), progress=progress)
+    return run(engines.FILES, path, tuning=process_tuning(), dry_run=parse_flag(dry_run, "dry_run"), progress=progress)
 
 
 class Log:
@@ -540,7 +538,7 @@ class Log:
             try:
                 engine = self.live = engines.acquire(
                     engines.FILES, self.location, self.mode, exclusive=self.exclusive, timeout=self.timeout,
-                    tuning=_tuning(), handle=id(self),
+                    tuning=process_tuning(), handle=id(self),
                 )  # fmt: skip
             except ReadOnlyError as error:
                 error.hint = 'Nothing was written; ask for permission to write there, or open it with mode "r" to read.'
@@ -631,15 +629,3 @@ def _careful(progress: Callable[[int, int], None] | None, theirs: list[OSError])
             raise
 
     return tell
-
-
-def _tuning() -> Tuning:
-    journal = os.environ.get(JOURNAL_VARIABLE)
-    if not journal:
-        return Tuning()
-    size = parse_size(journal, JOURNAL_VARIABLE)
-    if not JOURNAL_BYTES_MIN <= size <= JOURNAL_BYTES_MAX:
-        raise ValueError(
-            f"{JOURNAL_VARIABLE}={journal!r} is out of range: write {JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes."
-        )
-    return Tuning(journal_bytes=size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
@@ -349,6 +350,39 @@ class Tuning(NamedTuple):
     open_partitions_max: int = 256
     # Seconds between two looks for records that retention lets go.
     vacuum_seconds: float = 5.0
+    # From this size on, what a commit writes to a partition becomes a segment of its own instead of a journal entry.
+    adopt_bytes_min: int = limits.ADOPT_BYTES_MIN
+    # From this size on, a segment that bulk work staged is adopted as it is; smaller ones are combined.
+    adopt_alone_bytes_min: int = limits.ADOPT_ALONE_BYTES_MIN
+    # Bytes of a catalog segment, and the bytes a topic adds to it, before a snapshot begins another.
+    catalog_segment_bytes: int = limits.MIB
+    catalog_topic_bytes: int = 1_024
+    # Zeros ahead of the catalog's last record, for the records that free space on a full disk.
+    catalog_ahead_bytes: int = 64 * limits.KIB
+    # The part of these zeros that a trim on a full disk uses for the empty segment after the one that it removes.
+    catalog_lent_bytes: int = 16 * limits.KIB
+    # With less than this free, no new catalog segment is begun for such a record.
+    catalog_free_bytes_min: int = limits.MIB
+    # Records of a group's own topic, and of the topic of applied batches, before a snapshot takes their place.
+    group_records_max: int = 8_192
+    applied_records_max: int = 4_096
+
+
+# What every log that this process opens begins with.
+TUNING = Tuning()
+JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
+
+
+def process_tuning() -> Tuning:
+    """The tuning of a log that this process opens, with what the environment says."""
+    journal = os.environ.get(JOURNAL_VARIABLE)
+    if not journal:
+        return TUNING
+    size = parse_size(journal, JOURNAL_VARIABLE)
+    least, most = limits.JOURNAL_BYTES_MIN, limits.JOURNAL_BYTES_MAX
+    if not least <= size <= most:
+        raise ValueError(f"{JOURNAL_VARIABLE}={journal!r} is out of range: write {least} to {most} bytes.")
+    return TUNING._replace(journal_bytes=size)
 
 
 def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 import tailrace
 from tailrace import engine as engines
-from tailrace import log as log_module
+from tailrace import options
 from tailrace.disk import files as files_module
 from tailrace.disk.files import Files
 from tailrace.options import Tuning
@@ -48,7 +48,7 @@ def files(monkeypatch):
     files = Noting()
     monkeypatch.setattr(engines, "FILES", files)
     # No flusher, which would sync in between.
-    monkeypatch.setattr(log_module, "_tuning", lambda: Tuning(background=False))
+    monkeypatch.setattr(options, "TUNING", Tuning(background=False))
     return files
 
 

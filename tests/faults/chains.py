@@ -22,13 +22,13 @@ from zlib import crc32
 
 import tailrace
 from tailrace.consumer import Consumer
-from tailrace.disk import commit
 from tailrace.errors import LockedError, OwnershipError, PartitionLostError
 from tailrace.transactions import Transaction
 from tests.faults.harness import ADOPT_BYTES, JOURNAL_BYTES, stopped
 from tests.faults.herd import Beast, Body, Herd, tell
 from tests.faults.notes import Notes, read_notes
 from tests.faults.witness import Counter
+from tests.tuning import tune
 
 PARTITIONS = {"a": 4, "b": 3, "c": 2}
 STEPS = (("a", "b", "first"), ("b", "c", "second"))
@@ -358,7 +358,7 @@ def main(home: Path, seed: int, seconds: float) -> Result:
     home.mkdir(parents=True, exist_ok=True)
     # Small, so that checkpoints and adoptions of segments happen all the time, here and in what is forked.
     os.environ["TAILRACE_JOURNAL_BYTES"] = str(JOURNAL_BYTES)
-    commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]
+    tune(adopt_bytes_min=ADOPT_BYTES)
     result = Controller(home, seed).run(seconds)
     least = max(1, int(seconds / 4))
     happened = {

@@ -20,11 +20,11 @@ from random import Random
 from typing import Any
 
 import tailrace
-from tailrace.disk import commit
 from tailrace.errors import CorruptionError, DurabilityError
 from tailrace.log import repair
 from tests.faults.harness import ADOPT_BYTES, JOURNAL_BYTES, Worker
 from tests.faults.notes import Notes, Scribe, read_notes
+from tests.tuning import tune
 
 WORKERS = 3
 EPOCH_SECONDS = 8.0
@@ -125,7 +125,7 @@ def _epoch(home: Path, seed: int, seconds: float, result: Result) -> None:
 
 def _write(home: Path, name: str, life: int, random: Random) -> None:
     """One process that writes, trims, vacuums and checkpoints until it is told to stop."""
-    commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]  # small, so that transactions adopt segments
+    tune(adopt_bytes_min=ADOPT_BYTES)  # small, so that transactions adopt segments
     notes = Notes(home / f"{name}.notes")
     made = 0
     with tailrace.open(home / "log", timeout=20.0) as log:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import tailrace
-from tailrace import log as log_module
 from tailrace.disk.files import BOOT_ID_VARIABLE
 from tailrace.errors import DiskFullError, RecoveryNeededError, TailraceError
 from tests.faults.filesystem_work import KINDS, TUNING, audit, prepare
 from tests.faults.notes import Notes, Scribe, read_notes
+from tests.tuning import tuned
 
 ROOT = Path(__file__).parents[2]
 IMAGE_BYTES = 20 << 20
@@ -111,24 +111,19 @@ def small_filesystem(home: Path, size: int = IMAGE_BYTES) -> Iterator[Path]:
 def run(home: Path, kind: str, filled: Filled, size: int = IMAGE_BYTES) -> None:
     """Fill a file system with one kind of write, and look at it afterwards."""
     filled.runs += 1
-    kept = log_module._tuning
-    log_module._tuning = lambda: TUNING  # type: ignore[assignment]
-    try:
-        with small_filesystem(home, size) as mounted:
-            for name, size in (("ballast", BALLAST_BYTES), ("ballast2", 1 << 20)):
-                (mounted / name).write_bytes(b"." * size)
-            prepare(mounted / "log")
-            done = subprocess.run(  # noqa: PLW1510  # the exit code is looked at
-                [sys.executable, "-m", "tests.faults.filesystem_work", str(home), str(mounted), kind],
-                cwd=ROOT, capture_output=True, text=True, timeout=WORK_SECONDS_MAX,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )  # fmt: skip
-            if done.returncode:
-                filled.faults.append(f"{kind}: the work ended with {done.returncode}: {done.stderr[-1500:]}")
-            _count(home, kind, filled)
-            _reopen(home, mounted, kind, filled)
-    finally:
-        log_module._tuning = kept
+    with tuned(TUNING), small_filesystem(home, size) as mounted:
+        for name, size in (("ballast", BALLAST_BYTES), ("ballast2", 1 << 20)):
+            (mounted / name).write_bytes(b"." * size)
+        prepare(mounted / "log")
+        done = subprocess.run(  # noqa: PLW1510  # the exit code is looked at
+            [sys.executable, "-m", "tests.faults.filesystem_work", str(home), str(mounted), kind],
+            cwd=ROOT, capture_output=True, text=True, timeout=WORK_SECONDS_MAX,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        if done.returncode:
+            filled.faults.append(f"{kind}: the work ended with {done.returncode}: {done.stderr[-1500:]}")
+        _count(home, kind, filled)
+        _reopen(home, mounted, kind, filled)
 
 
 def _count(home: Path, kind: str, filled: Filled) -> None:

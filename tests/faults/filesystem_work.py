@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tailrace
-from tailrace import log as log_module
-from tailrace.disk import commit
 from tailrace.errors import DiskFullError, TailraceError
 from tailrace.options import Tuning
 from tests.faults.notes import Notes, Scribe, read_notes
+from tests.tuning import tune
 
-TUNING = Tuning(journal_bytes=262_144)
 ADOPT_BYTES = 30_000
+TUNING = Tuning(journal_bytes=262_144, adopt_bytes_min=ADOPT_BYTES)
 SEGMENT_BYTES = 262_144
 SIZES = (8_000, 2_000, 300)
 # Writes of every size that fail one after another: then it counts as full.
@@ -122,8 +121,7 @@ def audit(log: tailrace.Log, path: Path) -> Audit:
 
 
 def main(home: Path, mounted: Path, kind: str) -> int:
-    commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]  # small, so that transactions adopt segments
-    log_module._tuning = lambda: TUNING  # type: ignore[assignment]
+    tune(TUNING)
     notes = Notes(home / "work.notes")
     write = KINDS[kind]
     log = tailrace.open(mounted / "log", timeout=10.0)

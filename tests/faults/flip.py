@@ -24,13 +24,12 @@ from random import Random
 from typing import Any, Literal
 
 import tailrace
-from tailrace import log as log_module
-from tailrace.disk import commit
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, RecoveryNeededError, TailraceError
 from tailrace.options import Tuning
+from tests.tuning import tune, tuned
 
-TUNING = Tuning(journal_bytes=16_384, zero_ahead_bytes=512)
 ADOPT_BYTES = 1_500
+TUNING = Tuning(journal_bytes=16_384, zero_ahead_bytes=512, adopt_bytes_min=ADOPT_BYTES)
 MASKS = (0x01, 0xFF)
 # Another boot: no copy of this boot's pages has to be brought to the medium first, which takes the whole machine.
 BOOT_VARIABLE = "TAILRACE_BOOT_ID"
@@ -55,8 +54,7 @@ def build(path: Path, *, kill: bool) -> None:
     if pid == 0:
         code = 1
         try:
-            log_module._tuning = lambda: TUNING  # zeros written ahead would be most of the log
-            commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]  # as above
+            tune(TUNING)  # zeros written ahead would be most of the log
             with tailrace.open(path) as log:
                 _fill(log)
                 if kill:
@@ -288,13 +286,9 @@ class Sweep:
     def _settled(self) -> Path:
         """A copy that was opened before, so that its tails are taken at their word, with a journal of its own."""
         path = self._copied()
-        before, log_module._tuning = log_module._tuning, lambda: TUNING
-        try:
-            with tailrace.open(path) as log, log.transaction() as transaction:
-                for topic in ("plain", "keyed"):
-                    transaction.append(topic, b"settled", key=b"k", timestamp=SETTLED_US)
-        finally:
-            log_module._tuning = before
+        with tuned(TUNING), tailrace.open(path) as log, log.transaction() as transaction:
+            for topic in ("plain", "keyed"):
+                transaction.append(topic, b"settled", key=b"k", timestamp=SETTLED_US)
         return path
 
     def structural(self) -> list[tuple[str, int]]:

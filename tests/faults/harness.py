@@ -26,9 +26,9 @@ from typing import Any
 from zlib import crc32
 
 import tailrace
-from tailrace.disk import commit
 from tailrace.errors import TopicNotFoundError
 from tests.faults.notes import Notes, Scribe, read_notes, was_inside
+from tests.tuning import tune
 
 JOURNAL_BYTES = 32_768
 ADOPT_BYTES = 3_000
@@ -88,7 +88,7 @@ class Worker:
 
 def write(home: Path, name: str, life: int, random: Random) -> None:
     """One thread that writes in every way until it is killed or told to stop."""
-    commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]  # small, so that transactions adopt segments
+    tune(adopt_bytes_min=ADOPT_BYTES)  # small, so that transactions adopt segments
     notes = Notes(home / f"{name}-{life}-0.notes")
     while not stopped(home):
         with tailrace.open(home / "log", timeout=20.0) as log:
@@ -101,7 +101,7 @@ def write(home: Path, name: str, life: int, random: Random) -> None:
 
 def write_in_threads(home: Path, name: str, life: int, random: Random) -> None:
     """Several threads whose durable appends share syncs and journal entries."""
-    commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]  # as above
+    tune(adopt_bytes_min=ADOPT_BYTES)  # as above
     failed: list[str] = []
 
     def run(log: tailrace.Log, number: int) -> None:

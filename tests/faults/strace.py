@@ -21,18 +21,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import tailrace
-from tailrace import log as log_module
 from tailrace.disk.files import BOOT_ID_VARIABLE
 from tailrace.errors import DurabilityError, TailraceError
 from tests.faults.notes import read_notes
 from tests.faults.strace_work import TOPICS, TUNING, prepare
+from tests.tuning import tuned
 
 ROOT = Path(__file__).parents[2]
 WORK_SECONDS_MAX = 60.0
@@ -159,17 +158,6 @@ def fired_in(trace: str, call: str) -> Fired | None:
     path = (found[1] or found[2]) if found else ""
     before = [each for each in calls[: struck[0]] if each.startswith("pwrite64") and f"<{path}>" in each]
     return Fired(call, path, line, before[-1] if before else "")
-
-
-@contextmanager
-def other_tuning() -> Iterator[None]:
-    """The journal of the work's size, and no threads in this process either."""
-    kept = log_module._tuning
-    log_module._tuning = lambda: TUNING  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        log_module._tuning = kept
 
 
 def strike(home: Path, call: str, what: str, number: int, counted: Injected) -> bool:
@@ -368,7 +356,8 @@ def run(
     deadline = time.monotonic() + seconds
     waiting = [(call, what, random.randrange(every) + 1) for call, what in injections]
     never = set(injections)
-    with other_tuning():
+    # The journal of the work's size, and no threads in this process either.
+    with tuned(TUNING):
         while waiting and (never or time.monotonic() < deadline):
             # In turns, so that a short time is shared by all.
             call, what, number = waiting.pop(0)

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tailrace
-from tailrace import log as log_module
-from tailrace.disk import commit
 from tailrace.errors import TailraceError
 from tailrace.options import Tuning
 from tests.faults.notes import Notes, Scribe
+from tests.tuning import tune
 
-TUNING = Tuning(background=False, journal_bytes=65_536, zero_ahead_bytes=4_096)
 ADOPT_BYTES = 3_000
+TUNING = Tuning(background=False, journal_bytes=65_536, zero_ahead_bytes=4_096, adopt_bytes_min=ADOPT_BYTES)
 SMALL = {"segment_bytes": 4_096}
 TOPICS: dict[str, dict[str, int]] = {
     "plain": {}, "wide": {"partitions": 2}, "left": {}, "right": {}, "small": SMALL, "old": {},
@@ -61,8 +60,7 @@ def steps(log: tailrace.Log, scribe: Scribe) -> dict[str, Callable[[], object]]:
 
 
 def main(home: Path) -> int:
-    commit.ADOPT_BYTES_MIN = ADOPT_BYTES  # type: ignore[misc]  # small, so that transactions adopt segments
-    log_module._tuning = lambda: TUNING  # type: ignore[assignment]
+    tune(TUNING)
     notes = Notes(home / "work.notes")
 
     def attempt(name: str, action: Callable[[], object]) -> object:

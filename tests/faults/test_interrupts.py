@@ -20,7 +20,7 @@ import pytest
 
 import tailrace
 from tailrace import engine as engines
-from tailrace import log as log_module
+from tailrace import options
 from tailrace.errors import OffsetMismatchError
 from tailrace.options import Tuning
 from tests.faults.flip import Hang
@@ -240,7 +240,7 @@ def test_three_interrupts_in_a_row_at_every_moment(memory_path, monkeypatch, wri
 def interrupt_at_every_moment(
     home: Path, monkeypatch: pytest.MonkeyPatch, write: Write, whole: int, prepare: Write | None, more: int = 0
 ) -> None:
-    monkeypatch.setattr(log_module, "_tuning", lambda: Tuning(background=False, journal_bytes=65_536))
+    monkeypatch.setattr(options, "TUNING", Tuning(background=False, journal_bytes=65_536))
     bench = Bench(home)
     bench.whole = (0, whole)
     wrong: dict[str, list[str]] = {}

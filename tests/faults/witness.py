@@ -23,6 +23,7 @@ from tailrace.groups.duty import Duty, Enlisted
 from tailrace.groups.log import find_group
 from tailrace.groups.state import Place
 from tailrace.names import group_topic
+from tests.tuning import tune
 
 STEP_SECONDS = 0.002
 # A witness that died must not hang the run; the proof then finds the gap.
@@ -73,7 +74,7 @@ def instrument(home: Path, group: str, records_max: int) -> None:
     def record_enlisted(self: Enlisted) -> dict[str, object]:
         return {**enlisted(self), **_signature(self.seat, self.moves)}
 
-    group_log.RECORDS_MAX = records_max  # type: ignore[misc]  # small, so that snapshots happen all the time
+    tune(group_records_max=records_max)  # small, so that snapshots happen all the time
     Admin.trim = wait_and_trim  # type: ignore[method-assign]
     Duty.sit = sit_and_remember  # type: ignore[method-assign]
     Duty._record = record_moved  # type: ignore[method-assign]

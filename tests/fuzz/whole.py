@@ -28,13 +28,12 @@ from random import Random
 import pyarrow
 
 import tailrace
-from tailrace import log as log_module
-from tailrace.disk import commit
 from tailrace.disk.files import BOOT_ID_VARIABLE
 from tailrace.errors import TailraceError
 from tests.faults import flip
 from tests.fuzz import mutating
 from tests.fuzz.mutating import Stretches
+from tests.tuning import tune
 
 MEMORY_BYTES_MAX = 768 << 20
 SECONDS_MAX = 30
@@ -224,8 +223,7 @@ def in_child(path: Path, mode: str) -> tuple[int, str]:
 
 def run(home: Path, seed: int, seconds: float, cases_max: int) -> tuple[Counter[str], list[str]]:
     """Cases until the time is over; counts, and what went wrong."""
-    log_module._tuning = lambda: flip.TUNING  # type: ignore[assignment]
-    commit.ADOPT_BYTES_MIN = flip.ADOPT_BYTES  # type: ignore[misc]
+    tune(flip.TUNING)
     random = Random(f"{seed}:whole")
     counts: Counter[str] = Counter()
     faults: list[str] = []

@@ -20,13 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import tailrace
 from tailrace import engine as engines
-from tailrace import log as log_module
+from tailrace import options
 from tailrace.errors import OffsetMismatchError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.meaning import record_meaning
 from tests.model.parts import in_parts
 from tests.model.reference import Item, Place, ReferenceLog, ReferenceTopic
 from tests.sim import Cut, Disk, Kill, Killed, Process
-from tests.sim.engine import PATH, TUNING, small_limits
+from tests.sim.engine import PATH, sim_tuning, small_limits
 
 NAMES = ("a", "b", "c.d")
 TIME_US = 1_700_000_000_000_000
@@ -67,8 +67,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.stack.enter_context(small_limits())
-        self.tuning = log_module._tuning
-        log_module._tuning = lambda: TUNING
+        self.tuning = options.TUNING
+        options.TUNING = sim_tuning()
         self.model = ReferenceLog()
         self.disk = Disk(1)
         self.logs: list[tailrace.Log] = []
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for log in self.logs:
             log.close()
-        log_module._tuning = self.tuning
+        options.TUNING = self.tuning
         self.stack.close()
 
     # Processes.

@@ -17,7 +17,7 @@ from tests.mutations.sweeps import states_of, told
 from tests.sim import Disk, Fail, Kill, Killed, Process
 from tests.sim import test_engine_rows as rows
 from tests.sim.bench import BOTH, FIRST, Bench
-from tests.sim.engine import BIG_BYTES, TUNING, Writer
+from tests.sim.engine import BIG_BYTES, Writer, sim_tuning
 from tests.sim.witness import Witness
 
 
@@ -153,7 +153,7 @@ def full_disk(seed: int) -> str | None:
 def closed_with_unsynced_bytes(seed: int) -> str | None:
     """A descriptor is closed; the write-back of its bytes fails, and nobody hears of it."""
     bench = Bench(seed)
-    writer = bench.writer("c", tuning=TUNING._replace(open_partitions_max=1))
+    writer = bench.writer("c", tuning=sim_tuning()._replace(open_partitions_max=1))
     writer.append(("t", 0), durable=None)
     before = len(bench.disk.file(FIRST).pending)
     bench.a.process.kill()

@@ -12,7 +12,7 @@ from tailrace.backup.taking import Backup, Source
 from tailrace.disk.store import Store
 from tailrace.errors import NotALogError
 from tests.sim import PASSIVE, Disk, Process
-from tests.sim.engine import TUNING, Writer, open_store, run, step, workload
+from tests.sim.engine import Writer, open_store, run, sim_tuning, step, workload
 from tests.sim.witness import Finding, Found, Witness, read_all
 
 TARGET = "/backup"
@@ -30,7 +30,7 @@ def contents(store: Store) -> Found:
 
 
 def opened(process: Process, path: str) -> Store:
-    return Store(process, path, "a", timeout=30.0, tuning=TUNING)
+    return Store(process, path, "a", timeout=30.0, tuning=sim_tuning())
 
 
 @dataclass

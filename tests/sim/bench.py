@@ -10,7 +10,7 @@ import pytest
 from tailrace.errors import TailraceError
 from tailrace.options import Tuning
 from tests.sim import Disk, Killed, Process
-from tests.sim.engine import TUNING, Writer, check
+from tests.sim.engine import Writer, check
 from tests.sim.faults import Fault
 from tests.sim.invariants import Invariants
 from tests.sim.witness import Finding, Witness
@@ -34,7 +34,7 @@ class Bench:
         self.b.append(("t", 0))
         self.b.transact(BOTH)
 
-    def writer(self, name: str, *, tuning: Tuning = TUNING) -> Writer:
+    def writer(self, name: str, *, tuning: Tuning | None = None) -> Writer:
         return Writer(Process(self.disk, name), self.witness, tuning=tuning)
 
     def strike(self, fault: Fault, kind: str, path: str, number: int = 1) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from tailrace.disk import admin, commit, tails
+from tailrace import options
+from tailrace.disk import tails
 from tailrace.disk.admin import Admin
 from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.frame import MORE, Prepared, prepare
@@ -29,9 +30,9 @@ from tailrace.errors import (
 from tailrace.options import Tuning
 from tests.sim import PASSIVE, Disk, Process
 from tests.sim.witness import Finding, Found, Key, Witness, compare, differences, read_all
+from tests.tuning import tuned
 
 PATH = "/log"
-TUNING = Tuning(journal_bytes=16_384, zero_ahead_bytes=256, background=False)
 SEGMENT_BYTES = 4_096
 BIG_BYTES = 900  # A value that is adopted under small_limits.
 EXTRA_NUMBER = 900_000
@@ -45,23 +46,28 @@ Place = tuple[str, int]
 @contextmanager
 def small_limits() -> Iterator[None]:
     """Adoption, catalog snapshots and growth of the tails at sizes that are small enough to simulate."""
-    limits = [
-        (commit, "ADOPT_BYTES_MIN", 600), (admin, "CATALOG_SEGMENT_BYTES", 600), (admin, "CATALOG_BYTES_A_TOPIC", 1),
-        (admin, "CATALOG_AHEAD_BYTES", 512), (admin, "CATALOG_FREE_BYTES_MIN", 2_048),
-        (tails, "STEP_BYTES", 2 * tails.SLOT_BYTES), (tails, "SLOTS_STEP", 2),
-    ]  # fmt: skip
+    limits = [(tails, "STEP_BYTES", 2 * tails.SLOT_BYTES), (tails, "SLOTS_STEP", 2)]
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     try:
         for module, name, value in limits:
             setattr(module, name, value)
-        yield
+        with tuned(
+            adopt_bytes_min=600, catalog_segment_bytes=600, catalog_topic_bytes=1, catalog_ahead_bytes=512,
+            catalog_free_bytes_min=2_048,
+        ):  # fmt: skip
+            yield
     finally:
         for module, name, value in before:
             setattr(module, name, value)
 
 
-def open_store(process: Process, *, mode: str = "a", timeout: float = 30.0, tuning: Tuning = TUNING) -> Store:
-    return Store(process, PATH, mode, timeout=timeout, tuning=tuning)  # type: ignore[arg-type]  # mode is a literal
+def sim_tuning() -> Tuning:
+    """What simulated processes open a log with; `small_limits` makes more of it small."""
+    return options.TUNING._replace(journal_bytes=16_384, zero_ahead_bytes=256, background=False)
+
+
+def open_store(process: Process, *, mode: str = "a", timeout: float = 30.0) -> Store:
+    return Store(process, PATH, mode, timeout=timeout, tuning=sim_tuning())  # type: ignore[arg-type]  # mode is a literal
 
 
 def frames_of(values: Sequence[bytes], process: Process, split: bool = False) -> list[Prepared]:
@@ -75,16 +81,19 @@ def frames_of(values: Sequence[bytes], process: Process, split: bool = False) ->
 class Writer:
     """One simulated process at work; it tells the witness what it tries before, and what it was promised after."""
 
-    def __init__(self, process: Process, witness: Witness, *, tuning: Tuning = TUNING) -> None:
+    def __init__(self, process: Process, witness: Witness, *, tuning: Tuning | None = None) -> None:
         self.process = process
         self.witness = witness
-        self.tuning = tuning
-        self.store = open_store(process, tuning=tuning)
+        self.tuning = tuning or sim_tuning()
+        self.store = self._open()
+
+    def _open(self) -> Store:
+        return Store(self.process, PATH, "a", timeout=30.0, tuning=self.tuning)
 
     def open_again(self) -> None:
         """Have an open store, also after a close that failed."""
         if self.store.closed:
-            self.store = open_store(self.process, tuning=self.tuning)
+            self.store = self._open()
 
     def reopen(self) -> None:
         self.store.close()

@@ -15,10 +15,11 @@ from tailrace.records import Record
 from tests.collector import uncollected
 from tests.sim import Disk, Process
 from tests.sim.disk import NEVER
-from tests.sim.engine import PATH, SEGMENT_BYTES, TUNING, small_limits
+from tests.sim.engine import PATH, SEGMENT_BYTES, sim_tuning, small_limits
 from tests.sim.group_audit import signed
 from tests.sim.group_witness import OUTPUT, GroupWitness
 from tests.sim.witness import Key
+from tests.tuning import tuned
 
 SOURCE, TARGET = "in", "out"
 PARTITIONS = 3
@@ -34,19 +35,19 @@ def small_groups() -> Iterator[None]:
 
     Without the garbage collector, whose finalizers would do operations of one process in the turn of another.
     """
-    before = group_log.RECORDS_MAX, group_log.SEGMENT_BYTES
-    group_log.RECORDS_MAX, group_log.SEGMENT_BYTES = RECORDS_MAX, GROUP_SEGMENT_BYTES
+    before = group_log.SEGMENT_BYTES
+    group_log.SEGMENT_BYTES = GROUP_SEGMENT_BYTES
     try:
-        with uncollected(), small_limits(), signed():
+        with uncollected(), small_limits(), tuned(group_records_max=RECORDS_MAX), signed():
             yield
     finally:
-        group_log.RECORDS_MAX, group_log.SEGMENT_BYTES = before
+        group_log.SEGMENT_BYTES = before
 
 
 def open_log(process: Process) -> Log:
     """A handle of a simulated process, past the registry, whose lock all of them would share."""
     log = Log(PATH, "a", 0.0, False, "auto", 30.0)
-    log.live = Engine(process, PATH, "a", False, 30.0, TUNING)
+    log.live = Engine(process, PATH, "a", False, 30.0, sim_tuning())
     log.live.handles.add(id(log))
     return log
 

@@ -18,7 +18,7 @@ from tailrace.errors import CorruptionError, DurabilityError, StorageError
 from tailrace.repairing import repair
 from tailrace.types import RepairReport
 from tests.sim import PASSIVE, Disk, Fail, Kill, Killed, Process
-from tests.sim.engine import PATH, TUNING, Writer, open_store
+from tests.sim.engine import PATH, Writer, open_store, sim_tuning
 from tests.sim.faults import Fault
 from tests.sim.witness import Key, Witness
 
@@ -97,7 +97,7 @@ def mend(disk: Disk, name: str = "mender", *, dry_run: bool = False) -> RepairRe
     """One repair by a process of its own."""
     process = Process(disk, name)
     try:
-        return repair(process, PATH, tuning=TUNING, dry_run=dry_run)
+        return repair(process, PATH, tuning=sim_tuning(), dry_run=dry_run)
     finally:
         process.kill()
 

@@ -13,13 +13,13 @@ import pytest
 from tailrace.disk.store import Store
 from tailrace.errors import NotALogError, StorageError
 from tests.sim import Disk, Fail, Kill, Killed, Process
-from tests.sim.engine import TUNING
+from tests.sim.engine import sim_tuning
 
 PATH = "/above/below/log"
 
 
 def opened(disk: Disk, name: str, *, write: bool) -> Store:
-    return Store(Process(disk, name), PATH, "a" if write else "r", timeout=1.0, tuning=TUNING)
+    return Store(Process(disk, name), PATH, "a" if write else "r", timeout=1.0, tuning=sim_tuning())
 
 
 def syncs() -> list[int]:

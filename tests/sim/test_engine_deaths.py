@@ -13,7 +13,7 @@ from tailrace.disk.store import Store
 from tailrace.errors import CorruptionError, DiskFullError, StorageError, TopicNotFoundError
 from tests.sim import Disk, Fail, Interrupt, Kill, Killed, Process
 from tests.sim.bench import BOTH, FIRST, Bench, killed
-from tests.sim.engine import BIG_BYTES, TUNING, check, frames_of, open_store
+from tests.sim.engine import BIG_BYTES, check, frames_of, open_store, sim_tuning
 from tests.sim.invariants import held_locks
 from tests.sim.witness import compare, read_all
 
@@ -323,12 +323,12 @@ def test_an_end_before_the_name_of_a_log_is_synced(kind, path, number):
 
     disk.observer = look
     with pytest.raises((Killed, StorageError)):
-        Store(Process(disk, "first"), path, "a", tuning=TUNING)
+        Store(Process(disk, "first"), path, "a", tuning=sim_tuning())
     assert fault.fired
     disk.observer = None
     process = Process(disk, "second")
-    store = Store(process, path, "a", tuning=TUNING)
+    store = Store(process, path, "a", tuning=sim_tuning())
     entry = Admin(store).create("t", {}, 1)
     store.append(store.partition(entry.slots[0]), frames_of([b"kept"], process), 0.0)
-    again = Store(Process(disk.crash(None), "third"), path, "a", tuning=TUNING)
+    again = Store(Process(disk.crash(None), "third"), path, "a", tuning=sim_tuning())
     assert read_all(again)[entry.id, 0].records == {0: b"kept"}

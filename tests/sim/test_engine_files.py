@@ -13,7 +13,7 @@ from tailrace.disk.tails import IDENTITY, Tails
 from tailrace.errors import CorruptionError, LockedError, StorageError
 from tests.sim import Kill, Process
 from tests.sim.bench import BOTH, FIRST, Bench, killed
-from tests.sim.engine import TUNING, frames_of, open_store
+from tests.sim.engine import frames_of, open_store, sim_tuning
 from tests.sim.mutation import edited, instead, mutate, never, without
 from tests.sim.witness import Finding, compare, read_all
 
@@ -171,12 +171,12 @@ def copied_on_one_boot() -> Finding | None:
         descriptor = process.open(f"/copy{path[4:]}", create=True)
         process.write(descriptor, data, 0)
         process.close(descriptor)
-    store = Store(process, "/copy", "a", tuning=TUNING)
+    store = Store(process, "/copy", "a", tuning=sim_tuning())
     entry = store.refresh().by_name["t"]
     first = store.append(store.partition(entry.slots[0]), frames_of([b"on the copy"], process), 0.0)
     after = bench.disk.crash(None)
     try:
-        again = Store(Process(after, "again"), "/copy", "a", tuning=TUNING)
+        again = Store(Process(after, "again"), "/copy", "a", tuning=sim_tuning())
         found = read_all(again)
     except Exception as error:  # noqa: BLE001  # Anything but the records is a loss.
         return Finding(repr(error), 1)
@@ -214,7 +214,7 @@ def test_a_copy_is_recognised_and_recovered():
     bench.disk.copy("/log", "/copy")
     process = Process(bench.disk, "copier")
     trace = bench.disk.record()
-    store = Store(process, "/copy", "a", tuning=TUNING)
+    store = Store(process, "/copy", "a", tuning=sim_tuning())
     assert any(kind == "sync_everything" for _, kind, _ in trace)
     assert compare(bench.witness, read_all(store), cut=False) is None
     identity = IDENTITY.unpack(bytes(store.tails.view[: IDENTITY.size]))

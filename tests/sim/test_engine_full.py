@@ -7,7 +7,7 @@ import pytest
 from tailrace.disk.admin import Admin
 from tailrace.errors import CommittedNotVisibleError, DiskFullError, TopicNotFoundError
 from tests.sim.bench import Bench, killed
-from tests.sim.engine import TUNING
+from tests.sim.engine import sim_tuning
 from tests.sim.faults import Kill, Killed
 from tests.sim.mutation import edited, mutate, without
 from tests.sim.repairs import mend
@@ -206,7 +206,7 @@ def test_a_process_dies_while_it_gives_back(name):
 
 def test_zeros_of_a_journal_file_are_given_back():
     bench = roomy()
-    before = bench.disk.free = TUNING.journal_bytes - 1_000
+    before = bench.disk.free = sim_tuning().journal_bytes - 1_000
     # Its first file is there already: a partition that failed needs it, so a checkpoint goes on in another.
     committer = bench.a.store.committer
     with pytest.raises(DiskFullError):

@@ -13,7 +13,7 @@ from tailrace.disk.tails import DIRTY, INCARNATION, SLOTS_WORD, word_of
 from tailrace.errors import CorruptionError, LockedError
 from tests.sim import Process
 from tests.sim.bench import BOTH, FIRST, Bench
-from tests.sim.engine import TUNING, open_store
+from tests.sim.engine import open_store, sim_tuning
 from tests.sim.mutation import mutate, never
 from tests.sim.witness import compare, read_all
 
@@ -38,12 +38,12 @@ def test_a_wait_ends_and_names_the_holder(path):
 def test_an_exclusive_open_names_the_holder():
     bench = Bench()
     with pytest.raises(LockedError) as caught:
-        Store(Process(bench.disk, "alone"), "/log", "a", exclusive=True, tuning=TUNING)
+        Store(Process(bench.disk, "alone"), "/log", "a", exclusive=True, tuning=sim_tuning())
     assert caught.value.pid in (bench.a.process.number, bench.b.process.number)
     for writer in (bench.a, bench.b):
         writer.process.kill()
     alone = Process(bench.disk, "alone")
-    store = Store(alone, "/log", "a", exclusive=True, tuning=TUNING)
+    store = Store(alone, "/log", "a", exclusive=True, tuning=sim_tuning())
     with pytest.raises(LockedError) as caught:
         open_store(Process(bench.disk, "other"))
     assert caught.value.pid == alone.number
@@ -55,7 +55,7 @@ def test_an_exclusive_open_names_the_holder():
 
 def closes(bench: Bench) -> list[str]:
     """What happens to the first segment when its partition makes way for another: syncs and closes, in order."""
-    writer = bench.writer("c", tuning=TUNING._replace(open_partitions_max=1))
+    writer = bench.writer("c", tuning=sim_tuning()._replace(open_partitions_max=1))
     writer.append(("t", 0), durable=None)
     descriptors = {fd for fd, file in writer.process.descriptors.items() if file.path == FIRST}
     trace = bench.disk.record()
@@ -75,7 +75,7 @@ def test_unsynced_bytes_are_synced_before_their_descriptor_is_closed():
 def test_committed_bytes_are_synced_before_their_descriptor_is_closed():
     """They are safe in the journal, but a write-back error that nobody heard of would let a checkpoint forget them."""
     bench = Bench()
-    writer = bench.writer("c", tuning=TUNING._replace(open_partitions_max=2))
+    writer = bench.writer("c", tuning=sim_tuning()._replace(open_partitions_max=2))
     writer.transact(BOTH)
     partition = writer.at(("t", 0))[1]
     assert writer.store.tails.words[partition.word + DIRTY]

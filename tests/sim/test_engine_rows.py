@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from tailrace.disk import commit
 from tailrace.disk.partition import Partition
 from tailrace.disk.tails import DIRTY
 from tailrace.errors import DurabilityError, TopicNotFoundError
@@ -20,6 +19,7 @@ from tests.sim.faults import Fault
 from tests.sim.mutation import edited, instead, mutate, never, without
 from tests.sim.repairs import mend
 from tests.sim.witness import Finding
+from tests.tuning import tuned
 
 
 def hole(across_a_roll: bool) -> Bench:
@@ -272,8 +272,8 @@ def segments_after(commits: int) -> int:
 def test_small_parts_never_become_segments(monkeypatch):
     """Adoption for a micro-batch would seal the active segment each time."""
     assert segments_after(12) == 2
-    monkeypatch.setattr(commit, "ADOPT_BYTES_MIN", 0)
-    assert segments_after(12) > 20
+    with tuned(adopt_bytes_min=0):
+        assert segments_after(12) > 20
 
 
 def test_a_large_part_is_adopted(small):

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import tailrace
-from tailrace import bulk, testing
+from tailrace import bulk, options, testing
 from tailrace.spark import handles, outbox, staging
 from tests.spark.tasks import Job
 
@@ -35,7 +35,10 @@ class Mode:
 
     def set_maxima(self, monkeypatch):
         for name, value in self.maxima.items():
-            monkeypatch.setattr({"PLACES_MAX": outbox, "ADOPT_ALONE_BYTES_MIN": bulk}.get(name, staging), name, value)
+            if name == "ADOPT_ALONE_BYTES_MIN":
+                monkeypatch.setattr(options, "TUNING", options.TUNING._replace(adopt_alone_bytes_min=value))
+            else:
+                monkeypatch.setattr({"PLACES_MAX": outbox}.get(name, staging), name, value)
 
     def tables(self, order):
         """The rows of the batch, cut into tasks; another order stands for another attempt."""

@@ -45,15 +45,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# A catalog segment is closed by a snapshot when it is longer than this, and than this a topic.
-CATALOG_SEGMENT_BYTES = 1 << 20
-CATALOG_BYTES_A_TOPIC = 1_024
-# Zeros ahead of the catalog's last record, for the records that free space on a full disk.
-CATALOG_AHEAD_BYTES = 64 * 1_024
-# The part of these zeros that a trim on a full disk uses for the empty segment after the one that it removes.
-LENT_BYTES = 16 * 1_024
-# With less than this free, no new catalog segment is begun for such a record.
-CATALOG_FREE_BYTES_MIN = 1 << 20
 # Segments removed under one hold of a partition's lock: writers take turns with a long removal.
 SWEEP_SEGMENTS_MAX = 8
 
@@ -203,8 +194,9 @@ class Admin:
             return removed
 
         def lend() -> int:
-            catalog = store.catalog_partition
-            size = store.inside(catalog, partial(catalog.lend, LENT_BYTES, CATALOG_AHEAD_BYTES // 2))
+            catalog, tuning = store.catalog_partition, store.home.tuning
+            give = partial(catalog.lend, tuning.catalog_lent_bytes, tuning.catalog_ahead_bytes // 2)
+            size = store.inside(catalog, give)
             try:
                 return sweep()
             finally:
@@ -392,12 +384,13 @@ class Admin:
             return False
         if self._must_begin():
             return True
-        catalog, files = self.store.catalog, self.store.files
-        limit = max(CATALOG_SEGMENT_BYTES, CATALOG_BYTES_A_TOPIC * len(catalog.by_id), 4 * catalog.snapshot_bytes)
+        catalog, files, tuning = self.store.catalog, self.store.files, self.store.home.tuning
+        topic_bytes = tuning.catalog_topic_bytes * len(catalog.by_id)
+        limit = max(tuning.catalog_segment_bytes, topic_bytes, 4 * catalog.snapshot_bytes)
         if block[1].position <= limit:
             return False
         # A segment that was closed without room for the next would leave no place for a record that frees space.
-        return files.free_bytes(self.store.path) >= CATALOG_FREE_BYTES_MIN + 2 * limit
+        return files.free_bytes(self.store.path) >= tuning.catalog_free_bytes_min + 2 * limit
 
     def _must_begin(self) -> bool:
         """Whether there is no segment that takes a record without a snapshot before it."""
@@ -433,7 +426,7 @@ class Admin:
             if snapshot:
                 partition.seal()
             partition.write(frames, frames_size(frames), True, self.store.files.now_us())  # rule: catalog record
-            partition.keep_ahead(CATALOG_AHEAD_BYTES)
+            partition.keep_ahead(store.home.tuning.catalog_ahead_bytes)
 
         store.inside(partition, write)
 

@@ -50,7 +50,7 @@ from tailrace.errors import (
     LimitError,
     TailraceError,
 )
-from tailrace.limits import ADOPT_BYTES_MIN, INLINE_BYTES_MAX, PARTICIPANTS_MAX
+from tailrace.limits import INLINE_BYTES_MAX, PARTICIPANTS_MAX
 from tailrace.raised import by_system
 
 if TYPE_CHECKING:
@@ -206,10 +206,11 @@ class Committer:
         Each takes its place in `writes` at once, so that those before one that fails are known.
         """
         inline_max = min(INLINE_BYTES_MAX, (self.home.tuning.journal_bytes - ENTRIES_AT) // 2)
-        if sum(sizes) < min(ADOPT_BYTES_MIN, inline_max - len(writes) * 128):
+        adopt_min = self.home.tuning.adopt_bytes_min
+        if sum(sizes) < min(adopt_min, inline_max - len(writes) * 128):
             return
-        large = [at for at, size in enumerate(sizes) if size >= ADOPT_BYTES_MIN]
-        rest = sorted((size, at) for at, size in enumerate(sizes) if 0 < size < ADOPT_BYTES_MIN)
+        large = [at for at, size in enumerate(sizes) if size >= adopt_min]
+        rest = sorted((size, at) for at, size in enumerate(sizes) if 0 < size < adopt_min)
         room = inline_max - len(writes) * 128 - sum(size for size, _ in rest)
         while room < 0 and rest:
             size, at = rest.pop()

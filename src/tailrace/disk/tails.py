@@ -108,13 +108,9 @@ def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
     """(sequence, state, incarnation), or None when the block was never written or does not check."""
     sequence, end, base, position, chain, flags, salt, synced, synced_chain = BLOCK_HEAD.unpack_from(block)
-    if (
-        not sequence
-        or _CRC.unpack_from(block, BLOCK_HEAD.size)[0]
-        != crc32c(  # rule: state block's checksum
-            block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
-        )
-    ):
+    checked = block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
+    # rule: state block's checksum
+    if not sequence or _CRC.unpack_from(block, BLOCK_HEAD.size)[0] != crc32c(checked):
         return None
     last, safe, start, incarnation = BLOCK_REST.unpack_from(block, BLOCK_HEAD.size + 4)
     state = State(end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tailrace.engine import Engine
 
 SEGMENT_BYTES = 1 << 20
-# When the topic holds more records than this, a snapshot takes their place.
-RECORDS_MAX = 8_192
 
 Check = Callable[[GroupState], None]
 
@@ -161,7 +159,8 @@ class GroupLog:
         try:
             with typed_failures(self.engine, group_topic(self.name)):
                 state = self.follow()
-                if state.offset - self.partition.start > max(RECORDS_MAX, 8 * len(state.cursors)):
+                kept = max(self.engine.tuning.group_records_max, 8 * len(state.cursors))
+                if state.offset - self.partition.start > kept:
                     self._shorten()
         except TailraceError:
             # Somebody else wrote in between, there is no room, or another thread closed the log; what the caller

@@ -1,0 +1,33 @@
+"""Other tuning than users have: limits that are small enough to be met in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tailrace import Log, options
+from tailrace.options import Tuning
+
+
+def tune(tuning: Tuning | None = None, **fields: Any) -> None:
+    """Set the tuning, or fields of it, of all logs that this process opens from now on: for a process of a rig."""
+    options.TUNING = (tuning or options.TUNING)._replace(**fields)
+
+
+@contextmanager
+def tuned(tuning: Tuning | None = None, **fields: Any) -> Iterator[None]:
+    """Set the tuning, or fields of it, of the logs that are opened meanwhile."""
+    before = options.TUNING
+    tune(tuning, **fields)
+    try:
+        yield
+    finally:
+        options.TUNING = before
+
+
+def retune(log: Log, **fields: Any) -> None:
+    """Set fields of the tuning of a log that is open."""
+    engine = log.engine
+    engine.tuning = engine.tuning._replace(**fields)
+    engine.store.home.tuning = engine.store.home.tuning._replace(**fields)
