@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from tailrace import svg
+from examples import svg
+
 from tailrace.bench.cases import RATE, Result
 
 WIDTH, ROW, GAP, TOP = 900, 20, 34, 44

@@ -32,7 +32,7 @@ from benchmarks.peers import INSTALL
 from benchmarks.stores import installed, missing
 from tailrace.bench.cases import Case, Result
 from tailrace.bench.machine import Watcher
-from tailrace.bench.rounds import run
+from tailrace.bench.runner import run
 
 PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
     "append": engine_appends.durable_cases,

@@ -15,7 +15,8 @@ from benchmarks.engine_stage import (
     size_told,
     values_of,
 )
-from tailrace.bench import own, plain
+from tailrace.bench import plain
+from tailrace.bench import system as own
 from tailrace.bench.cases import RATE, Case, Goal
 from tailrace.bench.children import started
 from tailrace.bench.pace import rated

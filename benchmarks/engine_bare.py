@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.bench.crew import crew
 from tailrace.bench.plain import sync_file
+from tailrace.bench.workers import crew
 from tailrace.disk.files import Files
 from tailrace.disk.frame import place_one, prepare_one
 from tailrace.disk.tails import BLOCK_BYTES, HAS_SEGMENT, State, pack_block

@@ -20,7 +20,8 @@ from benchmarks.engine_stage import (
     size_told,
     values_of,
 )
-from tailrace.bench import own, plain
+from tailrace.bench import plain
+from tailrace.bench import system as own
 from tailrace.bench.cases import MICROSECONDS, RATE, Case, Goal
 from tailrace.bench.pace import Work, lasting, rated
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.engine_stage import SMALL_BYTES, EngineStage, size_told
-from tailrace.bench import tailing
+from tailrace.bench import tail as tailing
 from tailrace.bench.cases import Case, Goal
 
 WORK = f"append in one process to receipt in another, {size_told(SMALL_BYTES)}"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tailrace
 from benchmarks.engine_stage import LARGE_BYTES, SMALL_BYTES, EngineStage, values_of
 from benchmarks.stores import StoreKind, files_of
-from tailrace.bench import own
+from tailrace.bench import system as own
 from tailrace.bench.cases import MILLISECONDS, Case, Goal
 from tailrace.bench.children import started
 

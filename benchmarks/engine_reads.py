@@ -13,7 +13,8 @@ from time import perf_counter
 import tailrace
 from benchmarks.engine_stage import BATCH_RECORDS, LARGE_BYTES, SMALL_BYTES, EngineStage, size_told, values_of
 from benchmarks.stores import DATABASES, Store, StoreKind
-from tailrace.bench import own, plain
+from tailrace.bench import plain
+from tailrace.bench import system as own
 from tailrace.bench.cases import RATE, Case, Goal
 
 ARROW_GOAL, RECORD_GOAL = 15_000_000, 1_800_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import tailrace
 from benchmarks.engine_stage import BATCH_RECORDS, LARGE_BYTES, SMALL_BYTES, EngineStage
 from benchmarks.stores import StoreKind, files_of
-from tailrace.bench import own
+from tailrace.bench import system as own
 from tailrace.bench.cases import SIZE, Case, Goal
 
 WORK = f"bytes on disk, {SMALL_BYTES} B with a key of 10 B, batches of {BATCH_RECORDS:,}, no compression"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from benchmarks.stage import Stage
 from benchmarks.stores import DATABASES, Store, StoreKind
 from tailrace.bench.cases import RATE, Case
-from tailrace.bench.crew import crew
 from tailrace.bench.pace import PIECES, Work, rated
+from tailrace.bench.workers import crew
 
 BATCH_RECORDS = 1_000
 SMALL_BYTES, LARGE_BYTES = 100, 1_000

@@ -18,7 +18,8 @@ import tailrace
 from benchmarks.engine_bare import lean, zeros_file
 from benchmarks.engine_stage import LARGE_BYTES, SMALL_BYTES, Bench, EngineStage, size_told, values_of
 from benchmarks.stores import Store, StoreKind
-from tailrace.bench import own, plain
+from tailrace.bench import plain
+from tailrace.bench import system as own
 from tailrace.bench.cases import RATE, Case, Goal
 from tailrace.bench.pace import Work, rated
 

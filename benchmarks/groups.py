@@ -16,7 +16,7 @@ from benchmarks.peers import INSTALL, installed, missing
 from benchmarks.stage import FRAME_RECORDS, Stage
 from tailrace.bench.cases import Case, Result
 from tailrace.bench.machine import Watcher
-from tailrace.bench.rounds import run
+from tailrace.bench.runner import run
 
 PARTS: dict[str, Callable[[Stage], list[Case]]] = {
     "consume": consume.cases,

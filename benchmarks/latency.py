@@ -9,7 +9,7 @@ from benchmarks.peers import PeerKind
 from benchmarks.stage import VALUE_BYTES, Stage
 from tailrace.bench.cases import MICROSECONDS, Case, Goal
 from tailrace.bench.children import started
-from tailrace.bench.receipts import POLL_SECONDS, receive
+from tailrace.bench.latencies import POLL_SECONDS, receive
 
 WORK = "append to receipt"
 TOPIC, GROUP = "received", "receivers"

@@ -10,7 +10,7 @@ from typing import Any
 import tailrace
 from benchmarks.peers import Peer, kind_named
 from tailrace.bench.children import request, say
-from tailrace.bench.receipts import age_ns
+from tailrace.bench.latencies import age_ns
 
 
 def main() -> None:

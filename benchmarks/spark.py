@@ -15,7 +15,7 @@ from benchmarks import page, report, spark_batches, spark_reads, spark_streams, 
 from benchmarks.spark_stage import ROWS, Sizes, SparkStage, missing
 from tailrace.bench.cases import Case, Result
 from tailrace.bench.machine import Watcher
-from tailrace.bench.rounds import run
+from tailrace.bench.runner import run
 
 RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[SparkStage], list[Case]]] = {

@@ -68,9 +68,9 @@ def _close_forgotten_logs():
         for close in [*(user.close for user in (*consumers, *producers)), engine.close]:
             with contextlib.suppress(Exception):
                 close()
-        sys.modules["tailrace.engine"]._registry.remove(engine)
+        sys.modules["tailrace.engine.engine"]._registry.remove(engine)
 
 
 def _writing_engines():
-    module = sys.modules.get("tailrace.engine")
+    module = sys.modules.get("tailrace.engine.engine")
     return set() if module is None else {engine for engine in module._registry.alive if engine.writable}

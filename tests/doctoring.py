@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import tailrace
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 from tailrace.types import Finding
 
 # What may be true of the machine that runs the tests.

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from tailrace import arrow
-from tailrace.batch import Batch
 from tailrace.disk import frame
 from tailrace.disk.columns import Part, columns
 from tailrace.errors import CorruptionError, MissingExtraError
+from tailrace.read import arrow
+from tailrace.read.batch import Batch
 from tailrace.records import to_datetime
 from tests.frames import TIME, gapped, parts, several
 
@@ -159,7 +159,7 @@ def test_a_missing_extra_names_the_command(
 
 def test_importing_the_modules_does_not_import_pyarrow() -> None:
     code = (
-        "import sys, tailrace.batch, tailrace.arrow, tailrace.arrow_frames, tailrace.json_table;"
+        "import sys, tailrace.read.batch, tailrace.read.arrow, tailrace.write.arrow_intake, tailrace.read.json_table;"
         "sys.exit(any(name in sys.modules for name in ('pyarrow', 'numpy', 'pandas', 'polars')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.arrow_frames import as_arrow, longest, prepare_arrow, prepare_runs
-from tailrace.batch import Batch
 from tailrace.disk import frame
 from tailrace.errors import RecordTooLargeError
+from tailrace.read.batch import Batch
 from tailrace.records import Headers, encode_headers
+from tailrace.write.arrow_intake import as_arrow, longest, prepare_arrow, prepare_runs
 from tests.frames import HEADERS, ITEM, TIME, parts
 
 pa = pytest.importorskip("pyarrow")

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import engine as engines
-from tailrace.backup.manifest import read_manifest
-from tailrace.disk.copying_moment import LINKS
+from tailrace.disk.backup_point import LINKS
+from tailrace.engine import engine as engines
 from tailrace.errors import (
     CorruptionError,
     DiskFullError,
@@ -28,6 +27,7 @@ from tailrace.errors import (
     StorageError,
     VersionError,
 )
+from tailrace.maintain.backup.manifest import read_manifest
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import tailrace
-from tailrace.backup import taking
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 from tailrace.errors import CorruptionError
+from tailrace.maintain.backup import take as taking
 from tests.doctoring import diagnose, shell
 
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 import tailrace
-from tailrace.disk.copying_moment import LINKS, Moment
+from tailrace.disk.backup_point import LINKS, Moment
 from tailrace.disk.files import Files, remove_tree
 from tailrace.errors import CorruptionError, NotALogError, OpenError, ReadOnlyError, StorageError
 from tests.processes import in_fork
@@ -495,8 +495,8 @@ def test_a_damaged_manifest_is_always_told_as_that(log, tmp_path, damage):
     ],
 )
 def test_a_manifest_of_nonsense_with_a_right_checksum(body):
-    from tailrace.backup.manifest import decode
     from tailrace.disk.frame import crc32c
+    from tailrace.maintain.backup.manifest import decode
 
     head = b'{"tailrace_backup": 1, "crc32c": "%08x", "bytes": %d}\n' % (crc32c(body), len(body))
     with pytest.raises(CorruptionError, match="manifest"):

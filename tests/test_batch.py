@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.batch import Batch
 from tailrace.disk.columns import Part
 from tailrace.disk.frame import prepare
+from tailrace.read.batch import Batch
 from tailrace.records import EMPTY_HEADERS, Record, decode_headers, encode_headers
 from tests.frames import TIME, gapped, parts, several
 

@@ -19,7 +19,7 @@ from benchmarks import engine, engine_reads, engine_stage, groups, page, peers, 
 
 from tailrace.bench.cases import MICROSECONDS, RATE, Case, Goal, Result, percentile
 from tailrace.bench.pace import Pace
-from tailrace.bench.rounds import relate, run
+from tailrace.bench.runner import relate, run
 
 ROOT = Path(__file__).parents[1]
 

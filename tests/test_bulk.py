@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import tailrace
-from tailrace import applied as markers
 from tailrace.bulk import (
     CommitResult,
     FrameBuilder,
@@ -35,6 +34,7 @@ from tailrace.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from tailrace.write import applied as markers
 from tests.tuning import retune
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import bulk, options, testing
+from tailrace import bulk, settings, testing
 from tailrace.bulk import InlinePart, build, commit, stage
 from tailrace.errors import TailraceError
 
@@ -17,7 +17,7 @@ COUNT = 3
 
 @pytest.fixture(autouse=True)
 def _adopt_small_ones(monkeypatch):
-    monkeypatch.setattr(options, "TUNING", options.TUNING._replace(adopt_alone_bytes_min=1))
+    monkeypatch.setattr(settings, "TUNING", settings.TUNING._replace(adopt_alone_bytes_min=1))
     # A log for each death: what a journal is filled with would be most of the work.
     monkeypatch.setenv("TAILRACE_JOURNAL_BYTES", "256KiB")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import bulk, staged, testing
-from tailrace.bulk import InlinePart, abandon, build, commit, stage, sweep_staged
+from tailrace import bulk, testing
+from tailrace.bulk import InlinePart, abandon, build, commit, stage, staged, sweep_staged
 from tailrace.disk import staging
 from tailrace.disk.commit import Committer
 from tailrace.disk.files import Files

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import tailrace
-from tailrace import plans
-from tailrace.arrow import schema
 from tailrace.bulk import Survey, TopicBounds, plan, read, read_arrow, record_progress
+from tailrace.bulk import plan as plans
 from tailrace.disk.files import Files
 from tailrace.errors import CorruptionError, GroupBusyError, InvalidNameError, ReadOnlyError
+from tailrace.read.arrow import schema
 
 
 @pytest.fixture

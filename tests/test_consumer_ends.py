@@ -13,7 +13,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
-from tailrace.groups.duty import Duty
+from tailrace.groups.session import Duty
 from tests.consuming import LONG, cursor, descriptors, fill, in_thread, locks, numbers, wait_until
 from tests.processes import in_fork, run, start
 

@@ -11,11 +11,11 @@ import pytest
 
 import tailrace
 from tailrace import log as logs
-from tailrace import options
+from tailrace import settings
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header
 from tailrace.errors import CorruptionError
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 
 # Of four frames, whose bodies end at different places before the next multiple of eight.
 VALUES = [b"whole", b"a", b"bb", b"ccc", b"dddd", b"eeeee"]
@@ -75,7 +75,7 @@ class Closed:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     """No threads: each log is opened for a few calls."""
-    monkeypatch.setattr(options, "TUNING", Tuning(background=False))
+    monkeypatch.setattr(settings, "TUNING", Tuning(background=False))
 
 
 def read(log) -> dict[int, bytes]:

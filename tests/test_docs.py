@@ -308,7 +308,7 @@ def test_every_error_is_listed_with_code_parent_fields_and_hint():
 
 
 def test_settings_are_listed_with_their_defaults():
-    from tailrace.options import TopicSettings
+    from tailrace.settings import TopicSettings
     from tailrace.types import Settings
 
     text = REFERENCE.read_text("utf-8")

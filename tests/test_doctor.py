@@ -13,8 +13,8 @@ import pytest
 
 import tailrace
 from tailrace import bulk
-from tailrace.doctor import KINDS
 from tailrace.errors import DurabilityError
+from tailrace.maintain.doctor import KINDS
 from tests.doctoring import codes, contents, diagnose, only, shell
 from tests.faults.storm import locks_held
 from tests.faults.test_stop import APPENDER, TRANSACTOR, stopped
@@ -808,7 +808,7 @@ def test_the_page_has_the_lines_as_they_are_drawn():
 
     for name, (value, _) in table(3).items():
         module, _, constant = name.partition(".")
-        assert float(value) == getattr(import_module(f"tailrace.doctor.{module}"), constant), name
+        assert float(value) == getattr(import_module(f"tailrace.maintain.doctor.{module}"), constant), name
     assert len(table(3)) > 20
 
 

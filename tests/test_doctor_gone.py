@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 import tailrace
-from tailrace import doctor
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 from tailrace.disk import opening
 from tailrace.disk.frame import crc32c
 from tailrace.disk.tails import HEADER_BYTES, SLOT_BYTES
-from tailrace.doctor import looking
-from tailrace.doctor.segments import Survey
-from tailrace.engine import Engine
+from tailrace.engine.engine import Engine
 from tailrace.errors import CorruptionError, NotALogError, VersionError
+from tailrace.maintain import doctor
+from tailrace.maintain.doctor import look as looking
+from tailrace.maintain.doctor.segments import Survey
 from tests.doctoring import codes, contents, diagnose, only, shell
 
 
@@ -239,7 +239,7 @@ def test_a_removal_that_is_under_way_is_no_damage(path, monkeypatch):
     fill(path, "inner")
     inner = path / "namespaces" / "inner"
     (inner / "tailrace.json").unlink()
-    files = tailrace.engine.FILES
+    files = tailrace.engine.engine.FILES
     plain = type(files).sleep
 
     def sleep(self: object, seconds: float) -> None:
@@ -326,7 +326,7 @@ def test_a_block_that_is_being_stored_is_looked_at_again(path, monkeypatch):
         store(whole)
         return found
 
-    monkeypatch.setattr("tailrace.doctor.read_words", read_words)
+    monkeypatch.setattr("tailrace.maintain.doctor.read_words", read_words)
     store(bytes(192))
     assert codes(path) == []
 

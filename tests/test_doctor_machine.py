@@ -13,14 +13,14 @@ import pytest
 import tailrace
 from tailrace.disk.files import Files
 from tailrace.disk.watch import Watch
-from tailrace.doctor.commands import Commands, quote
-from tailrace.doctor.kinds import KINDS, finding, worst_first
-from tailrace.doctor.looking import Journal, Slot, Words, lasting
-from tailrace.doctor.machine import Machine, Mount, Room, parse_locks, parse_mounts
-from tailrace.doctor.segments import Look
-from tailrace.doctor.space import Growth, check_room, check_segments, expect, rate_of, seconds_left
-from tailrace.doctor.state import check_journal, check_lost
-from tailrace.doctor.surroundings import UNSUPPORTED, check_clock, check_limits, check_mount, check_read_only
+from tailrace.maintain.doctor.commands import Commands, quote
+from tailrace.maintain.doctor.kinds import KINDS, finding, worst_first
+from tailrace.maintain.doctor.look import Journal, Slot, Words, lasting
+from tailrace.maintain.doctor.machine import Machine, Mount, Room, parse_locks, parse_mounts
+from tailrace.maintain.doctor.segments import Look
+from tailrace.maintain.doctor.space import Growth, check_room, check_segments, expect, rate_of, seconds_left
+from tailrace.maintain.doctor.state import check_journal, check_lost
+from tailrace.maintain.doctor.surroundings import UNSUPPORTED, check_clock, check_limits, check_mount, check_read_only
 from tailrace.types import Damage
 from tests.doctoring import codes, diagnose, only, shell
 from tests.processes import run
@@ -334,7 +334,7 @@ def test_too_many_namespaces_for_the_time(tmp_path, monkeypatch):
     with tailrace.open(tmp_path / "log") as log:
         for name in ("a", "b"):
             log.namespace(name).close()
-    monkeypatch.setattr("tailrace.doctor.NAMESPACES_SECONDS", -1.0)
+    monkeypatch.setattr("tailrace.maintain.doctor.NAMESPACES_SECONDS", -1.0)
     found = only(tmp_path / "log", "not-looked-at")
     assert "2 namespaces" in found.what
     shell(found.run)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace.disk.copying_moment import Moment
+from tailrace.disk.backup_point import Moment
 from tailrace.disk.files import Files
 from tailrace.errors import StorageError, TopicNotFoundError
 

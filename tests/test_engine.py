@@ -8,10 +8,10 @@ import threading
 import pytest
 
 import tailrace
-from tailrace import engine as engines
 from tailrace import errors
 from tailrace.disk.files import Files
-from tailrace.options import TopicSettings, Tuning
+from tailrace.engine import engine as engines
+from tailrace.settings import TopicSettings, Tuning
 from tests.processes import run, start
 
 

@@ -207,14 +207,14 @@ def rows(columns: int) -> dict[str, list[str]]:
 
 
 def test_every_error_has_a_row_with_its_codes():
-    from tailrace.cli.failure import EXIT_CODES
+    from tailrace.cli.errors import EXIT_CODES
 
     listed = {name: cells[:2] for name, cells in rows(6).items()}
     assert listed == {name: [f"`{kind.code}`", str(EXIT_CODES[kind.code])] for name, kind in defined().items()}
 
 
 def test_every_code_of_the_command_line_has_a_row():
-    from tailrace.cli.failure import EXIT_CODES
+    from tailrace.cli.errors import EXIT_CODES
 
     own = set(EXIT_CODES) - {kind.code for kind in defined().values()}
     assert {code: cells[0] for code, cells in rows(5).items()} == {code: str(EXIT_CODES[code]) for code in own}

@@ -13,7 +13,7 @@ import pytest
 import tailrace
 from tailrace.disk.reader import Reader
 from tailrace.errors import CorruptionError, ThreadError, TopicNotFoundError
-from tailrace.follow import WAIT_SECONDS_MAX
+from tailrace.read.follow import WAIT_SECONDS_MAX
 
 # Generous, because a busy machine must not look like a bug; what is printed is the figure.
 LATENCY_SECONDS_MAX = 0.05

@@ -16,8 +16,8 @@ import pytest
 import tailrace
 from tailrace import bulk
 from tailrace import log as log_module
-from tailrace import worker as workers
 from tailrace.disk import partition as partitions
+from tailrace.engine import background as workers
 from tailrace.errors import DiskFullError
 from tests.full_disk import free_bytes, mounted, take_all_space
 from tests.processes import run

@@ -14,7 +14,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
-from tailrace.groups import log as group_log
+from tailrace.groups import group_topic as group_log
 from tests.processes import start
 from tests.tuning import retune
 

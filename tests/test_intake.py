@@ -9,7 +9,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
-from tailrace.intake import UNSET, ArrowRows, Rows, take_in
+from tailrace.write.intake import UNSET, ArrowRows, Rows, take_in
 
 pyarrow = pytest.importorskip("pyarrow")
 

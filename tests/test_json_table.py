@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.batch import Batch
 from tailrace.disk import frame
-from tailrace.json_table import json_table
+from tailrace.read.batch import Batch
+from tailrace.read.json_table import json_table
 from tests.frames import TIME, parts
 
 pa = pytest.importorskip("pyarrow")
@@ -172,7 +172,7 @@ def test_meta_columns_give_way_to_fields_of_their_name() -> None:
 
 
 def test_large_batches_are_parsed_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.json_table._BLOCK_BYTES_MAX", 100)
+    monkeypatch.setattr("tailrace.read.json_table._BLOCK_BYTES_MAX", 100)
     values = [json.dumps({"a": number}).encode() for number in range(200)]
     assert columns(batch(*values)) == {"a": [*range(200)]}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import engine as engines
 from tailrace import errors
 from tailrace.disk.files import Files
+from tailrace.engine import engine as engines
 from tests.processes import run, start
 
 
@@ -540,7 +540,7 @@ class Forbidding(Files):
 
 def test_missing_permissions_are_told(tmp_path, monkeypatch):
     disk = Forbidding()
-    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    monkeypatch.setattr("tailrace.engine.engine.FILES", disk)
     tailrace.open(tmp_path / "shop").close()
     disk.forbidden = {"open"}
     with pytest.raises(errors.ReadOnlyError) as caught:

@@ -20,21 +20,21 @@ from random import Random
 import pytest
 
 import tailrace
-from tailrace import engine as engines
-from tailrace import namespaces
 from tailrace.disk.admin import Admin
 from tailrace.disk.files import Files
 from tailrace.disk.opening import LOOKS_MAX, _Opening
 from tailrace.disk.store import Store
+from tailrace.engine import engine as engines
 from tailrace.errors import LockedError, NotALogError, StorageError
-from tailrace.namespaces import DROPPED, drop_namespace, is_there, namespace_path
+from tailrace.maintain import namespaces
+from tailrace.maintain.namespaces import DROPPED, drop_namespace, is_there, namespace_path
 from tests.processes import start
 from tests.sim import PASSIVE, Disk, Kill, Killed, Process, Scheduler
 from tests.sim.engine import sim_tuning, small_limits
 
 KILLED = """
     import os, sys, tailrace
-    from tailrace import namespaces
+    from tailrace.maintain import namespaces
     namespaces.remove_tree = lambda *_: os.kill(os.getpid(), 9)
     tailrace.open(sys.argv[1]).drop_namespace("tenant")
 """

@@ -16,14 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailrace import limits, options
-from tailrace.disk.catalog import TopicEntry
-from tailrace.engine import stored_settings
-from tailrace.errors import SettingsMismatchError, VersionError
-from tailrace.options import (
+from tailrace import limits, settings
+from tailrace.arguments import (
     StartPoint,
-    TopicSettings,
-    Tuning,
     exact_duration,
     format_duration,
     format_size,
@@ -35,8 +30,12 @@ from tailrace.options import (
     parse_start,
     parse_time,
 )
+from tailrace.disk.catalog import TopicEntry
+from tailrace.engine.engine import stored_settings
+from tailrace.errors import SettingsMismatchError, VersionError
+from tailrace.maintain.retention import Rule
 from tailrace.records import to_datetime
-from tailrace.retention import Rule
+from tailrace.settings import TopicSettings, Tuning
 from tailrace.types import Bounds, Damage, JournalInfo, Latency, Stats, TopicInfo, VerifyReport
 
 NOW_US = 1_794_775_890_123_456
@@ -654,7 +653,7 @@ def test_alter_keeps_what_is_fixed():
 def test_a_setting_of_a_newer_version_is_not_ignored():
     with pytest.raises(VersionError, match="'ttl'"):
         TopicSettings.from_json({"partitions": 1, "ttl": "1d"})
-    assert set(TopicSettings._fields) >= options.FIXED
+    assert set(TopicSettings._fields) >= settings.FIXED
 
 
 def test_tuning():
@@ -687,13 +686,15 @@ def test_results_are_plain_json():
 
 
 def test_the_floor_imports_nothing_heavy():
-    modules = ", ".join(f"tailrace.{name}" for name in ("errors", "limits", "options", "names", "records", "types"))
+    modules = ", ".join(
+        f"tailrace.{name}" for name in ("errors", "limits", "arguments", "settings", "names", "records", "types")
+    )
     # The package's own __init__ loads the whole engine, so the floor is given an empty one in its place.
     program = (
         "import sys; sys.modules['tailrace'] = package = type(sys)('tailrace'); package.__path__ = [sys.argv[1]]; "
         f"before = set(sys.modules); import {modules}; print(*sorted(set(sys.modules) - before))"
     )
-    folder = str(Path(options.__file__).parent)
+    folder = str(Path(settings.__file__).parent)
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, folder], capture_output=True, text=True, check=True, timeout=60
     )

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tailrace.limits import STICKY_BYTES_MAX, STICKY_US_MAX
-from tailrace.partitioner import HASHES, Sticky, murmur2
+from tailrace.write.partitioner import HASHES, Sticky, murmur2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tailrace
-from tailrace import follow, spans
 from tailrace.disk.reader import Reader
 from tailrace.disk.tails import INCARNATION
 from tailrace.errors import (
@@ -29,7 +28,9 @@ from tailrace.errors import (
     TopicNotFoundError,
 )
 from tailrace.names import validate_pattern
-from tailrace.spans import READERS_OPEN_MAX, matching
+from tailrace.read import follow
+from tailrace.read import span as spans
+from tailrace.read.span import READERS_OPEN_MAX, matching
 
 TIME = 1_700_000_000_000_000
 # Generous, because a busy machine must not look like a bug.

@@ -10,13 +10,13 @@ import pytest
 
 import tailrace
 from tailrace import errors
-from tailrace.consumer import Consumer
-from tailrace.engine import Engine
-from tailrace.groups.duty import Duty
-from tailrace.groups.membership import Seat
+from tailrace.engine.engine import Engine
+from tailrace.groups.consumer import Consumer
+from tailrace.groups.member import Seat
+from tailrace.groups.session import Duty
 from tailrace.names import group_topic
-from tailrace.producer import Producer
-from tailrace.transactions import Transaction
+from tailrace.write.producer import Producer
+from tailrace.write.transaction import Transaction
 from tests.consuming import LONG, cursor, fill, in_thread, locks, numbers, wait_until
 
 

@@ -14,7 +14,7 @@ import pytest
 import tailrace
 from tailrace import errors
 from tailrace.disk.files import Files
-from tailrace.pending import PendingPosition
+from tailrace.write.futures import PendingPosition
 from tests.full_disk import FullDisk
 
 
@@ -207,7 +207,7 @@ class SlowDisk(Files):
 @pytest.fixture
 def slow(monkeypatch):
     disk = SlowDisk()
-    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    monkeypatch.setattr("tailrace.engine.engine.FILES", disk)
     yield disk
     disk.going.set()
 
@@ -269,7 +269,7 @@ def test_a_wrong_record_is_refused_at_once_and_harms_no_other(log, arguments, er
 
 def test_a_failed_send_reaches_its_futures_and_the_end_of_with(tmp_path, monkeypatch):
     disk = FullDisk()
-    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    monkeypatch.setattr("tailrace.engine.engine.FILES", disk)
     with tailrace.open(tmp_path / "shop") as log:
         topic = log.topic("orders")
         sending = topic.producer(linger="1h")
@@ -476,7 +476,7 @@ def test_closing_a_log_waits_for_a_producer_that_another_thread_closes(tmp_path,
 
 def test_one_failing_producer_does_not_keep_a_log_from_closing_the_others(tmp_path, monkeypatch):
     disk = FullDisk()
-    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    monkeypatch.setattr("tailrace.engine.engine.FILES", disk)
     log = tailrace.open(tmp_path / "shop")
     orders, clicks = log.topic("orders", partitions=1), log.topic("clicks", partitions=1)
     failing = [topic.producer(linger="1h") for topic in (orders, clicks)]

@@ -12,8 +12,8 @@ import pytest
 import tailrace
 from tailrace.disk.files import Files
 from tailrace.disk.frame import DELTA_MAX, prepare, time_column
-from tailrace.steering import SteeredFiles
 from tailrace.testing import Clock, Faults
+from tailrace.testing.files import SteeredFiles
 
 LONG = 30.0
 NOON_US = int(datetime(2030, 6, 1, 12, tzinfo=UTC).timestamp()) * 1_000_000

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import engine as engines
-from tailrace.steering import target_of
+from tailrace.engine import engine as engines
 from tailrace.testing import steered
+from tailrace.testing.files import target_of
 from tests.actions import append
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def test_the_fixtures_work_together_in_a_users_project(tmp_path):
         """
         import os
         import pytest, tailrace
-        from tailrace import engine
+        from tailrace.engine import engine
 
         PLAIN = type(engine.FILES)
 
@@ -177,9 +177,9 @@ def test_a_run_that_does_not_use_it_loads_nothing(tmp_path):
         import sys
 
         def test_it():
-            assert "tailrace.pytest_plugin" in sys.modules
+            assert "tailrace.testing.pytest_plugin" in sys.modules
             loaded = [name for name in sys.modules if name.startswith("tailrace.")]
-            assert loaded == ["tailrace.pytest_plugin"]
+            assert loaded == ["tailrace.testing.pytest_plugin"]
         """,
     )
     done = run_pytest(tmp_path)
@@ -200,7 +200,7 @@ def test_the_library_does_not_know_of_it():
         with tailrace.open(tempfile.mkdtemp() + "/log") as log:
             log.topic("orders").append(b"1")
         print([name for name in sys.modules if name.split(".")[0] in ("pytest", "_pytest")
-               or name in ("tailrace.testing", "tailrace.steering", "tailrace.death", "tailrace.pytest_plugin")])
+               or name.startswith("tailrace.testing")])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

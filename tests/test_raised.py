@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.raised import Tolerating, by_system, is_from_handler
+from tailrace.disk.failures import Tolerating, by_system, is_from_handler
 
 SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
 # What is no part of the library itself, or has the signals of its process in its own hands.

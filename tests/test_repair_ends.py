@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tailrace
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 from tailrace.disk.files import BOOT_ID_VARIABLE, Files
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.segment import HEADER_BYTES

@@ -18,11 +18,11 @@ from random import Random
 import pytest
 
 import tailrace
-from tailrace.backup.manifest import MANIFEST, Manifest, encode, read_manifest
-from tailrace.backup.restoring import _Restore, restore
 from tailrace.disk.files import Files
 from tailrace.disk.opening import RESTORING_NAME, _Opening
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, TailraceError
+from tailrace.maintain.backup.manifest import MANIFEST, Manifest, encode, read_manifest
+from tailrace.maintain.backup.restore import _Restore, restore
 from tests.processes import start
 from tests.sim import Kill, Killed, Process, Scheduler
 from tests.sim.backups import RESTORED, TARGET, Bench, contents, opened

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import tailrace
 from tailrace import errors
-from tailrace.options import TopicSettings
-from tailrace.retention import LAST_US, Piece, Rule, Verdict, closes, newer_bytes, plan
+from tailrace.maintain.retention import LAST_US, Piece, Rule, Verdict, closes, newer_bytes, plan
+from tailrace.settings import TopicSettings
 
 NOW = 1_800_000_000_000_000
 MINUTE = 60_000_000

@@ -16,7 +16,7 @@ from tailrace.bulk import InlinePart, build, commit
 from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.files import Files
 from tailrace.disk.gauges import BUCKETS, Totals, bucket_bounds
-from tailrace.statistics import Survey, _full_in
+from tailrace.maintain.stats import Survey, _full_in
 
 TIME = 1_700_000_000_000_000
 
@@ -166,7 +166,7 @@ def test_asking_again_touches_no_file_of_an_idle_topic(log):
             touched.append(path)
             return super().list_directory(path)
 
-    from tailrace import statistics
+    from tailrace.maintain import stats as statistics
 
     survey = statistics._surveys.setdefault(log.engine.store, Survey(log.engine.store))
     survey.files = Counting()
@@ -256,7 +256,7 @@ def test_nearly_full(tmp_path, monkeypatch, free, disk, nearly):
 
 
 def test_nearly_full_by_the_rate(tmp_path, monkeypatch):
-    monkeypatch.setattr("tailrace.statistics.collect", lambda *_: Totals(bytes_per_second=1e9))
+    monkeypatch.setattr("tailrace.maintain.stats.collect", lambda *_: Totals(bytes_per_second=1e9))
     with tailrace.open(tmp_path / "log") as log:
         log.topic("orders").append("x")
         stats = log.stats()
@@ -303,7 +303,7 @@ class TestAppendLatency:
     @pytest.fixture
     def opened(self, tmp_path, monkeypatch):
         def opened(disk, **settings):
-            monkeypatch.setattr("tailrace.engine.FILES", disk)
+            monkeypatch.setattr("tailrace.engine.engine.FILES", disk)
             log = tailrace.open(tmp_path / "log")
             log.topic("orders", **settings)
             return log

@@ -7,10 +7,9 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from examples import svg
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tailrace import svg
 
 NAN = math.nan
 INFINITY = math.inf

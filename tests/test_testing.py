@@ -17,7 +17,7 @@ import pytest
 
 import tailrace
 from tailrace import bulk
-from tailrace import engine as engines
+from tailrace.engine import engine as engines
 from tailrace.errors import (
     CommittedNotVisibleError,
     DiskFullError,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import tailrace
-from tailrace.threads import OneThread
+from tailrace.disk.threads import OneThread
 from tests.collector import uncollected
 
 PATIENCE_SECONDS = 20

@@ -232,7 +232,7 @@ def test_closing_the_log_ends_its_transactions(tmp_path):
 
 def test_a_failed_commit_leaves_nothing_and_the_log_goes_on(tmp_path, monkeypatch):
     disk = FullDisk()
-    monkeypatch.setattr("tailrace.engine.FILES", disk)
+    monkeypatch.setattr("tailrace.engine.engine.FILES", disk)
     with tailrace.open(tmp_path / "shop") as log:
         for name in ("orders", "stock"):
             log.topic(name).append("first")

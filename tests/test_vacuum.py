@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import engine as engines
-from tailrace import errors, options
-from tailrace import worker as workers
+from tailrace import errors
 from tailrace.disk import admin as admins
 from tailrace.disk import partition as partitions
 from tailrace.disk.files import Files
 from tailrace.disk.segment import segment_base
-from tailrace.options import Tuning
+from tailrace.engine import background as workers
+from tailrace.engine import engine as engines
+from tailrace.settings import Tuning
 from tests.full_disk import mounted, take_all_space
 from tests.processes import in_fork, run, start
 from tests.tuning import retune
@@ -56,7 +56,7 @@ def tune(monkeypatch):
 
     def tune(**settings):
         monkeypatch.setattr(workers, "chores", chores)
-        monkeypatch.setattr(options, "TUNING", Tuning(**settings))
+        monkeypatch.setattr(settings, "TUNING", Tuning(**settings))
 
     return tune
 
@@ -647,7 +647,7 @@ def test_a_forked_child_has_a_vacuum_of_its_own(tmp_path, clock, tune):
 
 
 def test_a_round_without_limits_looks_at_no_file(log, monkeypatch):
-    from tailrace import vacuum
+    from tailrace.maintain import vacuum
 
     for number in range(50):
         log.topic(f"t{number}").append("x")
@@ -661,7 +661,7 @@ def test_a_round_without_limits_looks_at_no_file(log, monkeypatch):
 
 
 def test_a_round_with_nothing_due_reads_no_file(log, monkeypatch):
-    from tailrace import vacuum
+    from tailrace.maintain import vacuum
 
     topic = log.topic("orders", segment_bytes=4096, retain="1h", retain_bytes="1GiB")
     fill(topic, 10)
@@ -826,8 +826,8 @@ def test_twenty_restarts_under_load_keep_the_bound(tmp_path):
     program = """
         import os, sys, time, tailrace
         from tailrace import log as logs
-        from tailrace.options import Tuning
-        options.TUNING = Tuning(vacuum_seconds=0.05, flush_seconds=0.02)
+        from tailrace.settings import Tuning
+        settings.TUNING = Tuning(vacuum_seconds=0.05, flush_seconds=0.02)
         log = tailrace.open(sys.argv[1], durable=False)
         topic = log.topic("orders", partitions=3, segment_bytes=16_384, retain_bytes=131_072)
         number = 0

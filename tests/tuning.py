@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tailrace import Log, options
-from tailrace.options import Tuning
+from tailrace import Log, settings
+from tailrace.settings import Tuning
 
 
 def tune(tuning: Tuning | None = None, **fields: Any) -> None:
     """Set the tuning, or fields of it, of all logs that this process opens from now on: for a process of a rig."""
-    options.TUNING = (tuning or options.TUNING)._replace(**fields)
+    settings.TUNING = (tuning or settings.TUNING)._replace(**fields)
 
 
 @contextmanager
 def tuned(tuning: Tuning | None = None, **fields: Any) -> Iterator[None]:
     """Set the tuning, or fields of it, of the logs that are opened meanwhile."""
-    before = options.TUNING
+    before = settings.TUNING
     tune(tuning, **fields)
     try:
         yield
     finally:
-        options.TUNING = before
+        settings.TUNING = before
 
 
 def retune(log: Log, **fields: Any) -> None:

@@ -6,12 +6,11 @@ import os
 from html import escape
 from pathlib import Path
 
+from examples import svg
 from examples.shop import damage, stream_report
 from examples.shop.crew import VICTIMS, WRITERS
 from examples.shop.outcome import Outcome
 from examples.shop.spread import spread
-
-from tailrace import svg
 
 WAYS = {
     "append": "append: one record",

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from statistics import median
 
+from examples import svg
 from examples.shop.diary import Batch
 from examples.shop.questions import Visits
 from examples.shop.stream import Streamed
-
-from tailrace import svg
 
 
 def section(streamed: Streamed, visits: Sequence[Visits]) -> str:

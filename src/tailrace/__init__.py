@@ -8,14 +8,14 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tailrace import bulk, errors, types
-    from tailrace.batch import Batch
-    from tailrace.consumer import Consumer
+    from tailrace.groups.consumer import Consumer
     from tailrace.log import Log, open, repair
-    from tailrace.producer import Producer
+    from tailrace.read.batch import Batch
+    from tailrace.read.scan import Scan
     from tailrace.records import Position, Record
-    from tailrace.scan import Scan
     from tailrace.topics import Topic
-    from tailrace.transactions import Transaction
+    from tailrace.write.producer import Producer
+    from tailrace.write.transaction import Transaction
 
 __all__ = [
     "Batch",
@@ -36,15 +36,15 @@ __all__ = [
 
 # Each name is imported when it is asked for first: a command line that prints its help needs none of them.
 _MODULES = {
-    "Batch": "batch",
-    "Consumer": "consumer",
+    "Batch": "read.batch",
+    "Consumer": "groups.consumer",
     "Log": "log",
     "Position": "records",
-    "Producer": "producer",
+    "Producer": "write.producer",
     "Record": "records",
-    "Scan": "scan",
+    "Scan": "read.scan",
     "Topic": "topics",
-    "Transaction": "transactions",
+    "Transaction": "write.transaction",
     "open": "log",
     "repair": "log",
 }

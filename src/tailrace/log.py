@@ -9,25 +9,21 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from tailrace import engine as engines
-from tailrace import worker
-from tailrace.disk.home import storage_error
+from tailrace.arguments import parse_durable, parse_duration, parse_flag
+from tailrace.disk.context import storage_error
+from tailrace.disk.failures import by_system
 from tailrace.disk.opening import lacks_identity
+from tailrace.engine import background as worker
+from tailrace.engine import engine as engines
+from tailrace.engine.reentrancy import refuse_handler
 from tailrace.errors import (
     ClosedError,
     ReadOnlyError,
     StorageError,
     TailraceError,
 )
-from tailrace.handlers import refuse_handler
-from tailrace.locations import log_path, not_opened, other_path
-from tailrace.names import (
-    is_pattern,
-    validate_group_name,
-    validate_match,
-    validate_topic_name,
-)
-from tailrace.namespaces import (
+from tailrace.maintain.locations import log_path, not_opened, other_path
+from tailrace.maintain.namespaces import (
     NAMESPACE_VARIABLE,
     drop_namespace,
     finish_drops,
@@ -36,20 +32,24 @@ from tailrace.namespaces import (
     namespaces_in,
     no_namespace,
 )
-from tailrace.options import parse_durable, parse_duration, parse_flag, process_tuning
-from tailrace.raised import by_system
+from tailrace.names import (
+    is_pattern,
+    validate_group_name,
+    validate_match,
+    validate_topic_name,
+)
+from tailrace.settings import process_tuning
 from tailrace.topics import Topic
-from tailrace.transactions import Transaction
+from tailrace.write.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
     from os import PathLike
 
-    from tailrace.consumer import Consumer
     from tailrace.disk.opening import Mode
-    from tailrace.engine import Engine
-    from tailrace.producer import Producer
+    from tailrace.engine.engine import Engine
+    from tailrace.groups.consumer import Consumer
     from tailrace.records import Record
     from tailrace.types import (
         BackupReport,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         VacuumReport,
         VerifyReport,
     )
+    from tailrace.write.producer import Producer
 
 MODES = ("a", "r", "x")
 IO = ("auto", "mmap", "pread")
@@ -122,7 +123,7 @@ def repair(
 
 
 def _repair(path: str, dry_run: bool, progress: Callable[[int, int], None] | None) -> RepairReport:
-    from tailrace.repairing import repair as run
+    from tailrace.maintain.repair import repair as run
 
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is called with two numbers, and {type(progress).__name__} cannot be called.")
@@ -165,7 +166,7 @@ class Log:
         engine = self.engine
         parse_flag(alter, "alter")
         if is_pattern(name):
-            from tailrace.patterns import Pattern
+            from tailrace.topics import Pattern
 
             return Pattern(self, name, {**settings})
         topic = Topic(self, validate_topic_name(name), {**settings}, alter)
@@ -175,7 +176,7 @@ class Log:
 
     def topics(self, match: str = "...") -> list[TopicInfo]:
         """The topics whose name matches: `*` is one level, a final `...` is the rest."""
-        from tailrace.statistics import topic_infos
+        from tailrace.maintain.stats import topic_infos
 
         validate_match(match, "match")
         with self._reading("Listing the topics"):
@@ -205,7 +206,7 @@ class Log:
         commit="after" cursors are stored for what was processed, every so many records or so often; with "before" they
         are on disk before records are handed out, so that none ever comes twice; "manual" leaves it to commit().
         """
-        from tailrace.consumer import Consumer
+        from tailrace.groups.consumer import Consumer
 
         return Consumer(
             self, topics, group, start=start, stop=stop, commit=commit, commit_every=commit_every, on_lost=on_lost,
@@ -214,14 +215,14 @@ class Log:
 
     def groups(self) -> list[GroupInfo]:
         """Every group: what it reads, who reads for it, how far behind it is."""
-        from tailrace.groups import operating as groups
+        from tailrace.groups import admin as groups
 
         with self._reading("Looking at the groups"):
             return groups.infos(self.engine)
 
     def group(self, name: str) -> GroupInfo:
         """One group; GroupNotFoundError when there is none of that name."""
-        from tailrace.groups import operating as groups
+        from tailrace.groups import admin as groups
 
         with self._reading("Looking at a group"):
             engine = self.engine
@@ -241,7 +242,7 @@ class Log:
 
         Members that are at work would overwrite them, so it is refused while there are any; `force` evicts them.
         """
-        from tailrace.groups import operating as groups
+        from tailrace.groups import admin as groups
 
         engine = self.engine if parse_flag(dry_run, "dry_run") else self.writing()
         with self._reading("Moving the cursors of a group"):
@@ -253,14 +254,14 @@ class Log:
 
     def evict_member(self, group: str, member: str) -> None:
         """Take the partitions of a stuck member away; the others read on, and what it commits later is refused."""
-        from tailrace.groups import operating as groups
+        from tailrace.groups import admin as groups
 
         with self._reading("Evicting a member"):
             groups.evict(self.writing(), validate_group_name(group), member)
 
     def drop_group(self, group: str, *, force: bool = False) -> None:
         """Forget a group with its cursors; refused while it has members at work, unless forced."""
-        from tailrace.groups import operating as groups
+        from tailrace.groups import admin as groups
 
         with self._reading("Dropping a group"):
             groups.drop(self.writing(), validate_group_name(group), force=parse_flag(force, "force"))
@@ -284,7 +285,7 @@ class Log:
         it behind what precedes the record, skips the record, or puts it into the topic "<into>.dead". It goes on for
         ever without `stop`; how many records were processed.
         """
-        from tailrace.processing import process
+        from tailrace.groups.processing import process
 
         return process(self, source, function, into, group=group, stop=stop, batch=batch, on_error=on_error)
 
@@ -319,14 +320,14 @@ class Log:
 
     def stats(self) -> Stats:
         """The log in numbers, over all its processes."""
-        from tailrace.statistics import stats
+        from tailrace.maintain.stats import stats
 
         with self._reading("Looking at the log"):
             return stats(self.engine)
 
     def verify(self, topics: str = "...", *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Read everything and report what is damaged; progress is called with bytes done and bytes in all."""
-        from tailrace.verify import verify
+        from tailrace.maintain.verify import verify
 
         validate_match(topics, "topics")
         theirs: list[OSError] = []
@@ -339,14 +340,14 @@ class Log:
 
         It changes nothing, makes nobody wait, and does not read everything: that is for verify().
         """
-        from tailrace.doctor import examine
+        from tailrace.maintain.doctor import examine
 
         return examine(self.engine.files, self.location)
 
     @staticmethod
     def diagnose(location: str | PathLike[str] | None = None, *, namespace: str | None = None) -> list[Finding]:
         """The same of a directory that need not be a log, nor one that can be opened; "" is the log itself."""
-        from tailrace.doctor import examine
+        from tailrace.maintain.doctor import examine
 
         path = log_path(location, followed=False)
         if namespace is None:
@@ -367,7 +368,7 @@ class Log:
         Others go on appending meanwhile. A damaged log is a CorruptionError, unless `allow_damage` copies what there
         is and names the ranges. Progress is called with bytes done and bytes in all.
         """
-        from tailrace.backup.taking import backup
+        from tailrace.maintain.backup.take import backup
 
         theirs: list[OSError] = []
         tell = _careful(progress, theirs)
@@ -394,7 +395,7 @@ class Log:
         progress: Callable[[int, int], None] | None = None,
     ) -> RestoreReport:
         """Make a new log out of a backup, in a directory that does not exist or is empty; the log has a new id."""
-        from tailrace.backup.restoring import restore
+        from tailrace.maintain.backup.restore import restore
 
         source, target = other_path(backup, "backup"), other_path(to, "new log")
         theirs: list[OSError] = []
@@ -446,7 +447,7 @@ class Log:
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Remove what the settings of the topics let go, now, and say of every segment why it went or stays."""
-        from tailrace.vacuum import vacuum
+        from tailrace.maintain.vacuum import vacuum
 
         engine = self.engine if parse_flag(dry_run, "dry_run") else self.writing()
         with self._reading("Vacuuming the log"):
@@ -503,7 +504,7 @@ class Log:
 
     def _refuse_callback(self, what: str) -> None:
         if producers := self._producers():
-            from tailrace.producer import refuse_callback
+            from tailrace.write.producer import refuse_callback
 
             refuse_callback(producers, what)
 
@@ -590,13 +591,13 @@ _handles: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
 def _is_vacuum_wanted(engine: Engine) -> bool:
-    from tailrace.vacuum import is_wanted
+    from tailrace.maintain.vacuum import is_wanted
 
     return is_wanted(engine)
 
 
 def _vacuum_steps(engine: Engine) -> Iterator[None]:
-    from tailrace.vacuum import steps
+    from tailrace.maintain.vacuum import steps
 
     return steps(engine)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .errors import InvalidNameError, TopicNotFoundError
-from .limits import (
+from tailrace.errors import InvalidNameError, TopicNotFoundError
+from tailrace.limits import (
     GROUP_NAME_BYTES_MAX,
     NAMESPACE_NAME_BYTES_MAX,
     READABLE_NAME_CHARACTERS_MAX,

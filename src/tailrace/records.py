@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import RecordTooLargeError
-from .limits import HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
+from tailrace.errors import RecordTooLargeError
+from tailrace.limits import HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .types import Data
+    from tailrace.types import Data
 
 _NAME_LENGTH = Struct("<H")
 _VALUE_LENGTH = Struct("<I")

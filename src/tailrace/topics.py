@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack
 
+from tailrace.arguments import parse_count, parse_durable, parse_start, parse_time
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.codec import codec_of
 from tailrace.disk.frame import prepare_one
 from tailrace.disk.staging import Write
 from tailrace.disk.tails import END, word_of
-from tailrace.engine import name_damage, stored_settings, topic_settings
+from tailrace.engine.engine import name_damage, stored_settings, topic_settings
 from tailrace.errors import (
     CorruptionError,
+    InvalidNameError,
     OffsetOutOfRangeError,
     SettingsMismatchError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace.intake import UNSET, check_group, check_sizes, encode_value, take_in
 from tailrace.limits import KEY_BYTES_MAX
-from tailrace.options import TopicSettings, parse_count, parse_durable, parse_start, parse_time
-from tailrace.partitioner import HASHES, Sticky
+from tailrace.names import validate_pattern
+from tailrace.read.span import explained, offset_at
 from tailrace.records import Position, Record, decode_headers, encode_data, encode_headers
-from tailrace.routes import Route, Shape, check_codec, checked_partition
-from tailrace.spans import explained, offset_at
+from tailrace.settings import TopicSettings
 from tailrace.types import Bounds
+from tailrace.write.intake import UNSET, check_group, check_sizes, encode_value, take_in
+from tailrace.write.partitioner import HASHES, Sticky
+from tailrace.write.route import Route, Shape, check_codec, checked_partition
 
 if TYPE_CHECKING:
     from datetime import date, datetime, timedelta
 
+    from tailrace.arguments import StartPoint
     from tailrace.disk.catalog import TopicEntry
     from tailrace.disk.frame import Prepared
     from tailrace.disk.partition import Partition
     from tailrace.disk.reader import Reader
-    from tailrace.engine import Engine
-    from tailrace.intake import Intake
+    from tailrace.engine.engine import Engine
     from tailrace.log import Log
-    from tailrace.options import StartPoint
-    from tailrace.producer import Producer
-    from tailrace.scan import Scan
+    from tailrace.read.scan import Scan
     from tailrace.types import Data, Durable, Duration, Settings, Size, Start
+    from tailrace.write.intake import Intake
+    from tailrace.write.producer import Producer
 
 Result = TypeVar("Result")
 
@@ -197,7 +200,7 @@ class Topic:
 
     def producer(self, *, linger: Duration = "5ms", buffer_bytes: Size = "64MiB") -> Producer:
         """Something that appends in the background, in large groups, and gives a future for each record."""
-        from tailrace.producer import Producer
+        from tailrace.write.producer import Producer
 
         return Producer(self, linger=linger, buffer_bytes=buffer_bytes)
 
@@ -221,7 +224,7 @@ class Topic:
 
         Damage is an error that names the range; with on_damage="skip" it is left out, and `Scan.skipped` names it.
         """
-        from tailrace.scan import Scan
+        from tailrace.read.scan import Scan
 
         log = self.log
         return Scan(
@@ -431,3 +434,41 @@ class Topic:
     def _dropped(self) -> None:
         """The topic was dropped after its route was checked: the next round finds or makes its successor."""
         self._route = None
+
+
+class Pattern(Topic):
+    """All topics whose name a pattern matches, those that are made later included; it is read, and nothing else."""
+
+    def __init__(self, log: Log, name: str, given: dict[str, Any]) -> None:
+        super().__init__(log, validate_pattern(name), given)
+        if given:
+            self._refuse()
+
+    def __repr__(self) -> str:
+        return f"<Topics {self.name!r} of {self.log.location!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pattern, (self.log, self.name, self.given)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidNameError(
+            f"{self.name!r} is a pattern over topics, which can be read and nothing else: "
+            "writing to patterns is not in this release.",
+            hint="Nothing was changed; name one topic for that.",
+        )
+
+    append = extend = producer = _refuse
+    get = offset_at = offsets = _refuse
+    alter = trim = drop = _refuse
+    # What transactions and producers write through.
+    route = shape = ensure = plan = _refuse
+
+    @property
+    def partitions(self) -> NoReturn:
+        """Refused as well: each topic has its own."""
+        self._refuse()
+
+    @property
+    def settings(self) -> NoReturn:
+        """Refused as well: each topic has its own."""
+        self._refuse()

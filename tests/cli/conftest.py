@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 
 COMMAND = str(Path(sys.executable).with_name("tailrace"))
 

@@ -9,8 +9,8 @@ import json
 import click
 import pytest
 
-from tailrace.cli import topic
-from tailrace.options import TopicSettings
+from tailrace.cli.commands import topic
+from tailrace.settings import TopicSettings
 from tailrace.types import SETTINGS, Settings
 
 
@@ -283,7 +283,7 @@ def test_a_typo_in_a_namespace_is_corrected(shop):
 def test_the_environment_names_log_and_namespace(shop, monkeypatch):
     from click.testing import CliRunner
 
-    from tailrace.cli.program import root
+    from tailrace.cli.app import root
 
     shop.ok("-N", "tenant", "append", "orders", "x")
     monkeypatch.setenv("TAILRACE_LOG", str(shop.path))

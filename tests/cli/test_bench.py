@@ -16,14 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 import tailrace
-from tailrace.bench.crew import crew
 from tailrace.bench.jobs import Job, values_of
 from tailrace.bench.pace import rated
 from tailrace.bench.place import PREFIX, log_around, workplace
 from tailrace.bench.sharing import shared
 from tailrace.bench.sqlite import SqliteLog
+from tailrace.bench.workers import crew
 from tailrace.cli import output
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 
 
 def bench(path, *arguments: str):

@@ -67,7 +67,7 @@ def test_warnings_are_no_failure(cli):
 def test_a_log_must_be_named(cli):
     from click.testing import CliRunner
 
-    from tailrace.cli.program import root
+    from tailrace.cli.app import root
 
     assert CliRunner().invoke(root, ["doctor"], prog_name="tailrace").exit_code == 2
 

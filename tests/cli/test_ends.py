@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import tailrace
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 from tailrace.disk.files import Files
 from tailrace.testing import steered
 from tests.cli.test_process import Terminal
@@ -148,7 +148,7 @@ def test_a_restore_whose_sync_fails_is_no_log_and_is_repeated(tmp_path, monkeypa
     while failed < ROUNDS_MAX:
         files = Failing(failed + 1)
         with monkeypatch.context() as patch:
-            patch.setattr("tailrace.engine.FILES", files)
+            patch.setattr("tailrace.engine.engine.FILES", files)
             result = run("restore", str(backup), str(to))
         if files.left > 0:
             break
@@ -212,7 +212,7 @@ def test_an_interrupted_repair_is_finished_by_the_next(tmp_path, interrupted, mo
     fill(log)
     damage(log)
     interrupted.append(True)
-    question = "tailrace.cli.repair.confirm"
+    question = "tailrace.cli.commands.repair.confirm"
     answers = iter([interrupted.clear])
     monkeypatch.setattr(question, lambda *_: next(answers, bool)())
     result = run("repair", "-y", "-L", str(log))

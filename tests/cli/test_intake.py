@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from tailrace import limits
-from tailrace.cli import arguments, intake
+from tailrace.cli import arguments
+from tailrace.cli import input as intake
 from tailrace.cli.ending import CommandError
-from tailrace.cli.intake import BadLine, Entry
+from tailrace.cli.input import BadLine, Entry
 from tailrace.cli.rows import read_rows
 
 

@@ -182,7 +182,7 @@ def test_a_slow_pipe_is_appended_as_it_comes(cli):
 def test_a_large_input_needs_little_memory(cli):
     """Appending 200 MB of lines raises the peak of memory by much less than that."""
     program = (
-        "import sys\nfrom tailrace.cli.program import root\n"
+        "import sys\nfrom tailrace.cli.app import root\n"
         "try: root.main(['append', 'orders', '--durable', 'no'])\n"
         "except SystemExit: pass\n"
         # Not getrusage: its peak begins with that of the process that started this one.

@@ -283,7 +283,7 @@ def test_errors_as_json(shop):
 def test_a_log_must_be_named(monkeypatch):
     from click.testing import CliRunner
 
-    from tailrace.cli.program import root
+    from tailrace.cli.app import root
 
     result = CliRunner().invoke(root, ["read", "orders"])
     assert result.exit_code == 2

@@ -11,9 +11,9 @@ import click
 import pytest
 
 from tailrace import errors
-from tailrace.cli.failure import BROKEN_PIPE, EXIT_CODES, HINTS
+from tailrace.cli.app import COMMANDS, root
+from tailrace.cli.errors import BROKEN_PIPE, EXIT_CODES, HINTS
 from tailrace.cli.invocation import OUTPUTS
-from tailrace.cli.program import COMMANDS, root
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 
@@ -106,7 +106,7 @@ def test_exit_codes_are_documented():
 
 def test_help_imports_no_command():
     program = (
-        "import sys\nfrom tailrace.cli.program import root\n"
+        "import sys\nfrom tailrace.cli.app import root\n"
         "try: root.main(['--help'], 'tailrace')\nexcept SystemExit: pass\n"
         "print(*sorted(name for name in sys.modules if name.startswith('tailrace.cli.')), file=sys.stderr)"
     )

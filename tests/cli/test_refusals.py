@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 
 
 @pytest.fixture

@@ -322,9 +322,9 @@ import concurrent.futures.thread, difflib, encodings.ascii, importlib, json, log
 import tailrace, traceback, urllib.parse
 # The interpreter's own files may be root's alone: everything is imported before the rights are given up.
 for module in pkgutil.walk_packages(tailrace.__path__, "tailrace."):
-    if not module.name.startswith(("tailrace.spark", "tailrace.pytest", "tailrace.__main__", "tailrace.arrow")):
+    if not module.name.startswith(("tailrace.spark", "tailrace.pytest", "tailrace.__main__", "tailrace.read.arrow")):
         importlib.import_module(module.name)
-from tailrace.cli.program import root
+from tailrace.cli.app import root
 try:
     root.main(["version"])
 except SystemExit:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 import tailrace
-from tailrace.cli.failure import report
+from tailrace.cli.errors import report
 from tailrace.cli.invocation import Invocation
 from tests.cli.conftest import COMMAND
 
@@ -116,7 +116,7 @@ def test_a_full_stderr_keeps_the_exit_code(cli, tmp_path, arguments, code):
     assert done.returncode == code
 
 
-@pytest.mark.parametrize("module", ["click", "tailrace.cli.program", "tailrace.cli.failure"])
+@pytest.mark.parametrize("module", ["click", "tailrace.cli.app", "tailrace.cli.errors"])
 def test_ctrl_c_while_it_starts_is_told_in_a_line(cli, module):
     """A real signal, sent the moment a module is looked for."""
     program = (

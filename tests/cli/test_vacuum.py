@@ -21,7 +21,7 @@ def shop(cli, monkeypatch):
     now = time.time_ns() // 1_000
     with tailrace.open(cli.path) as log:
         # Set by the facade when it is loaded, which it is now.
-        monkeypatch.setattr("tailrace.worker.chores", None)
+        monkeypatch.setattr("tailrace.engine.background.chores", None)
         orders = log.topic("orders", segment_bytes=4096, retain="7d")
         for days in (9, 8, 1, 0):
             orders.extend([b"x" * 1_000] * 3, timestamps=[now - days * DAY] * 3)

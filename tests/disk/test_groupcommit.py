@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 import tailrace
-from tailrace import engine as engines
 from tailrace.disk.files import Files
-from tailrace.disk.groupcommit import GroupCommit, Waiter
+from tailrace.disk.group_commit import GroupCommit, Waiter
+from tailrace.engine import engine as engines
 from tailrace.errors import DurabilityError
 
 

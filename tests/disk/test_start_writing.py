@@ -9,11 +9,11 @@ import sys
 import pytest
 
 import tailrace
-from tailrace import engine as engines
-from tailrace import options
+from tailrace import settings
 from tailrace.disk import files as files_module
 from tailrace.disk.files import Files
-from tailrace.options import Tuning
+from tailrace.engine import engine as engines
+from tailrace.settings import Tuning
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="there are no such hints here")
 
@@ -48,7 +48,7 @@ def files(monkeypatch):
     files = Noting()
     monkeypatch.setattr(engines, "FILES", files)
     # No flusher, which would sync in between.
-    monkeypatch.setattr(options, "TUNING", Tuning(background=False))
+    monkeypatch.setattr(settings, "TUNING", Tuning(background=False))
     return files
 
 

@@ -11,10 +11,10 @@ import pytest
 
 import tailrace
 from tailrace import bulk
-from tailrace import engine as engines
 from tailrace.disk import syncing
 from tailrace.disk.files import Files
 from tailrace.disk.syncing import sync_all
+from tailrace.engine import engine as engines
 from tailrace.errors import StorageError
 
 MANY = syncing.TOGETHER_MIN

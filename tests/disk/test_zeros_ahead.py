@@ -7,8 +7,8 @@ import errno
 import pytest
 
 import tailrace
-from tailrace import engine as engines
 from tailrace.disk.files import Files
+from tailrace.engine import engine as engines
 
 
 class Noting(Files):

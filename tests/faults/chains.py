@@ -21,9 +21,9 @@ from typing import Any
 from zlib import crc32
 
 import tailrace
-from tailrace.consumer import Consumer
 from tailrace.errors import LockedError, OwnershipError, PartitionLostError
-from tailrace.transactions import Transaction
+from tailrace.groups.consumer import Consumer
+from tailrace.write.transaction import Transaction
 from tests.faults.harness import ADOPT_BYTES, JOURNAL_BYTES, stopped
 from tests.faults.herd import Beast, Body, Herd, tell
 from tests.faults.notes import Notes, read_notes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tailrace
 from tailrace.errors import DiskFullError, TailraceError
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 from tests.faults.notes import Notes, Scribe, read_notes
 from tests.tuning import tune
 

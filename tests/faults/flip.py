@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import tailrace
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, RecoveryNeededError, TailraceError
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 from tests.tuning import tune, tuned
 
 ADOPT_BYTES = 1_500

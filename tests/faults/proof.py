@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 import tailrace
-from tailrace.groups.log import find_group
+from tailrace.groups.group_topic import find_group
 from tailrace.groups.state import GroupState, Place, encode
 from tests.faults.members import DOOMED, GROUP, OUTPUT, STRICT_FILE
 from tests.faults.notes import read_notes

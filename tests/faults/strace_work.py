@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tailrace
 from tailrace.errors import TailraceError
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 from tests.faults.notes import Notes, Scribe
 from tests.tuning import tune
 

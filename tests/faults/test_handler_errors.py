@@ -16,7 +16,7 @@ from types import FrameType
 import pytest
 
 import tailrace
-import tailrace.consumer
+import tailrace.groups.consumer
 from tailrace.disk.files import Files
 from tests.faults.test_leftovers import locked
 

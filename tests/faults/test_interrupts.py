@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import engine as engines
-from tailrace import options
+from tailrace import settings
+from tailrace.engine import engine as engines
 from tailrace.errors import OffsetMismatchError
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 from tests.faults.flip import Hang
 from tests.faults.inject import Injector
 from tests.faults.storm import locks_held
@@ -240,7 +240,7 @@ def test_three_interrupts_in_a_row_at_every_moment(memory_path, monkeypatch, wri
 def interrupt_at_every_moment(
     home: Path, monkeypatch: pytest.MonkeyPatch, write: Write, whole: int, prepare: Write | None, more: int = 0
 ) -> None:
-    monkeypatch.setattr(options, "TUNING", Tuning(background=False, journal_bytes=65_536))
+    monkeypatch.setattr(settings, "TUNING", Tuning(background=False, journal_bytes=65_536))
     bench = Bench(home)
     bench.whole = (0, whole)
     wrong: dict[str, list[str]] = {}

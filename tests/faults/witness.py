@@ -18,9 +18,9 @@ from typing import Any
 
 import tailrace
 from tailrace.disk.admin import Admin
-from tailrace.groups import log as group_log
-from tailrace.groups.duty import Duty, Enlisted
-from tailrace.groups.log import find_group
+from tailrace.groups import group_topic as group_log
+from tailrace.groups.group_topic import find_group
+from tailrace.groups.session import Duty, Enlisted
 from tailrace.groups.state import Place
 from tailrace.names import group_topic
 from tests.tuning import tune

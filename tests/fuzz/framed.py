@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tailrace.batch import Batch
+from tailrace.bulk.staged import StagedPart, frames_of
 from tailrace.disk import codec, frame, segment
 from tailrace.disk.columns import Part, columns
 from tailrace.disk.staging import Staged
 from tailrace.limits import FRAME_BODY_BYTES_MAX, FRAME_RECORDS_MAX, INDEX_ENTRIES_MAX, KIB
+from tailrace.read.batch import Batch
 from tailrace.records import encode_headers
-from tailrace.staged import StagedPart, frames_of
 from tests.fuzz import mutating
 from tests.fuzz.mutating import fix_frame
 from tests.fuzz.target import FILES, NOW, TAKEN_TIMES_MAX, hold, scratch

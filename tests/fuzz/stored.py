@@ -6,10 +6,10 @@ import json
 from functools import cache
 from typing import Any
 
-from tailrace.applied import Markers
 from tailrace.disk import frame, gauges, journal, opening, tails
 from tailrace.disk.catalog import Catalog, encode
 from tailrace.groups.state import GroupState
+from tailrace.write.applied import Markers
 from tests.fuzz.target import FILES, LOG_ID, NOW, hold, scratch
 
 # Tails.

@@ -10,8 +10,6 @@ from struct import pack
 import pytest
 
 import tailrace
-from tailrace.applied import Markers
-from tailrace.batch import Batch
 from tailrace.disk import frame, journal, segment
 from tailrace.disk.catalog import Catalog
 from tailrace.disk.codec import CodecError
@@ -20,8 +18,10 @@ from tailrace.disk.tails import INCARNATION
 from tailrace.errors import CorruptionError
 from tailrace.groups.state import GroupState
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
-from tailrace.options import TopicSettings
+from tailrace.read.batch import Batch
 from tailrace.records import encode_headers, to_datetime
+from tailrace.settings import TopicSettings
+from tailrace.write.applied import Markers
 from tests.fuzz.framed import segments
 from tests.fuzz.mutating import fix_footer, fix_journal
 from tests.fuzz.stored import journals

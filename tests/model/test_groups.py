@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import tailrace
-from tailrace.consumer import Consumer
 from tailrace.errors import GroupBusyError, GroupNotFoundError, OwnershipError, PartitionLostError
+from tailrace.groups.consumer import Consumer
 from tests.model.parts import in_parts
 from tests.model.reference import Item, ReferenceGroup, ReferencePartition, Slot
 from tests.model.test_machine import SEGMENT_BYTES, Machine, _item, handles, names

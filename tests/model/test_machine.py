@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import tailrace
-from tailrace import engine as engines
-from tailrace import options
+from tailrace import settings as tailrace_settings
+from tailrace.engine import engine as engines
 from tailrace.errors import OffsetMismatchError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.meaning import record_meaning
 from tests.model.parts import in_parts
@@ -67,8 +67,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.stack.enter_context(small_limits())
-        self.tuning = options.TUNING
-        options.TUNING = sim_tuning()
+        self.tuning = tailrace_settings.TUNING
+        tailrace_settings.TUNING = sim_tuning()
         self.model = ReferenceLog()
         self.disk = Disk(1)
         self.logs: list[tailrace.Log] = []
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for log in self.logs:
             log.close()
-        options.TUNING = self.tuning
+        tailrace_settings.TUNING = self.tuning
         self.stack.close()
 
     # Processes.

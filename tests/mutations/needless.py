@@ -72,7 +72,7 @@ NEEDLESS = (
 APART = {
     "disk.repair.": "a repair has its own rules, which are taken out one at a time in "
     "[test_repair_rules](../tests/sim/test_repair_rules.py).",
-    "disk.copying": "backup and restore have theirs, taken out in [test_backup_sim](../tests/sim/test_backup_sim.py).",
+    "disk.copy:": "backup and restore have theirs, taken out in [test_backup_sim](../tests/sim/test_backup_sim.py).",
     "disk.recovery:Recovery._put_aside": "topics that a copy has and its catalog does not know are put aside; a copy "
     "that was made by `cp` promises nothing, and a second recovery puts them aside again.",
     "disk.opening:_Opening._part_from_original": "a copy that was made by `cp` is given an id of its own when its "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from tailrace.bulk.staged import combine
 from tailrace.disk.staging import Write
-from tailrace.staged import combine
 from tests.mutations.sweeps import Prepare, Stage
 from tests.sim import Disk, Kill, Killed, Process, engine
 from tests.sim.bench import BOTH, Bench

@@ -46,7 +46,7 @@ def test_the_table_is_whole():
     assert len(red) >= 60
 
 
-@pytest.mark.parametrize("module", [(), ("staged",)])
+@pytest.mark.parametrize("module", [(), ("bulk/staged",)])
 def test_every_sync_has_a_mutation(module):
     """Whoever adds a sync to the engine adds what goes wrong without it."""
     found = list(scan.calls(*module))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from tailrace.backup.manifest import read_manifest
-from tailrace.backup.restoring import restore
-from tailrace.backup.taking import Backup, Source
 from tailrace.disk.store import Store
 from tailrace.errors import NotALogError
+from tailrace.maintain.backup.manifest import read_manifest
+from tailrace.maintain.backup.restore import restore
+from tailrace.maintain.backup.take import Backup, Source
 from tests.sim import PASSIVE, Disk, Process
 from tests.sim.engine import Writer, open_store, run, sim_tuning, step, workload
 from tests.sim.witness import Finding, Found, Witness, read_all

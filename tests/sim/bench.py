@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 from tests.sim import Disk, Killed, Process
 from tests.sim.engine import Writer, check
 from tests.sim.faults import Fault

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from tailrace import options
+from tailrace import settings
 from tailrace.disk import tails
 from tailrace.disk.admin import Admin
 from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.frame import MORE, Prepared, prepare
-from tailrace.disk.groupcommit import Waiter
+from tailrace.disk.group_commit import Waiter
 from tailrace.disk.partition import Partition
 from tailrace.disk.staging import Write, stage
 from tailrace.disk.store import Store
@@ -27,7 +27,7 @@ from tailrace.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace.options import Tuning
+from tailrace.settings import Tuning
 from tests.sim import PASSIVE, Disk, Process
 from tests.sim.witness import Finding, Found, Key, Witness, compare, differences, read_all
 from tests.tuning import tuned
@@ -63,7 +63,7 @@ def small_limits() -> Iterator[None]:
 
 def sim_tuning() -> Tuning:
     """What simulated processes open a log with; `small_limits` makes more of it small."""
-    return options.TUNING._replace(journal_bytes=16_384, zero_ahead_bytes=256, background=False)
+    return settings.TUNING._replace(journal_bytes=16_384, zero_ahead_bytes=256, background=False)
 
 
 def open_store(process: Process, *, mode: str = "a", timeout: float = 30.0) -> Store:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tailrace.disk.store import Store
 from tailrace.disk.tails import END
-from tailrace.groups.duty import Duty
+from tailrace.groups.session import Duty
 from tests.sim.disk import Disk
 from tests.sim.engine import open_store
 from tests.sim.group_witness import GroupWitness

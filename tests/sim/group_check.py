@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tailrace.errors import CorruptionError
-from tailrace.groups.log import find_group
+from tailrace.groups.group_topic import find_group
 from tailrace.log import Log
 from tailrace.names import group_of
 from tests.sim import Disk, Process

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from tailrace.consumer import Consumer
-from tailrace.engine import Engine
+from tailrace.engine.engine import Engine
 from tailrace.errors import CommittedNotVisibleError, GroupNotFoundError, TailraceError
-from tailrace.groups import log as group_log
-from tailrace.groups.log import open_group
+from tailrace.groups import group_topic as group_log
+from tailrace.groups.consumer import Consumer
+from tailrace.groups.group_topic import open_group
 from tailrace.log import Log
 from tailrace.records import Record
 from tests.collector import uncollected

@@ -15,8 +15,8 @@ from tailrace.disk.admin import Admin
 from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.reader import Reader
 from tailrace.errors import OffsetOutOfRangeError, TopicExistsError
-from tailrace.retention import Cursors
-from tailrace.vacuum import Vacuum
+from tailrace.maintain.retention import Cursors
+from tailrace.maintain.vacuum import Vacuum
 from tests.sim import Disk, Process, engine, live, machine, trials
 from tests.sim.engine import SEGMENT_BYTES, Step, Writer, run, step
 from tests.sim.invariants import Invariants

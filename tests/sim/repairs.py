@@ -15,7 +15,7 @@ from tailrace.disk.journal import ENTRIES_AT
 from tailrace.disk.segment import HEADER_BYTES, parse_header, walk
 from tailrace.disk.store import Store
 from tailrace.errors import CorruptionError, DurabilityError, StorageError
-from tailrace.repairing import repair
+from tailrace.maintain.repair import repair
 from tailrace.types import RepairReport
 from tests.sim import PASSIVE, Disk, Fail, Kill, Killed, Process
 from tests.sim.engine import PATH, Writer, open_store, sim_tuning

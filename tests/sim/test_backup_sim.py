@@ -14,11 +14,11 @@ from random import Random
 
 import pytest
 
-from tailrace.backup import taking as backup
-from tailrace.backup.restoring import restore
-from tailrace.disk import copying_moment
+from tailrace.disk import backup_point as copying_moment
 from tailrace.disk.admin import Admin
 from tailrace.errors import CorruptionError, TailraceError
+from tailrace.maintain.backup import take as backup
+from tailrace.maintain.backup.restore import restore
 from tests.meaning import record_meaning
 from tests.sim import PASSIVE, Disk, Fail, Full, Interrupt, Kill, Killed, Process, Scheduler
 from tests.sim.backups import RESTORED, TARGET, Bench, back_up, contents, cuts, opened, operations, restore_cuts

@@ -6,11 +6,11 @@ import errno
 
 import pytest
 
-from tailrace.batch import Batch
-from tailrace.consumer import Consumer
 from tailrace.errors import GroupNotFoundError, PartitionLostError, StorageError
-from tailrace.groups.log import find_group, open_group
-from tailrace.transactions import Transaction
+from tailrace.groups.consumer import Consumer
+from tailrace.groups.group_topic import find_group, open_group
+from tailrace.read.batch import Batch
+from tailrace.write.transaction import Transaction
 from tests.sim import Fail, Interrupt, Kill, Killed
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_check import outputs, see

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.consumer import Consumer
+from tailrace.groups.consumer import Consumer
 from tests.sim import Process
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_members import ORDINARY_GROUP, SOURCE, TARGET, small_groups

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.consumer import Consumer
 from tailrace.errors import PartitionLostError
-from tailrace.groups.log import find_group
+from tailrace.groups.consumer import Consumer
+from tailrace.groups.group_topic import find_group
 from tailrace.records import Record
 from tests.sim import Interrupt
 from tests.sim.group_audit import values_of

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.consumer import Consumer
 from tailrace.errors import DurabilityError, OffsetOutOfRangeError, PartitionLostError, StorageError
-from tailrace.groups.log import find_group, open_group
+from tailrace.groups.consumer import Consumer
+from tailrace.groups.group_topic import find_group, open_group
 from tests.sim import Fail, group_trials
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_check import check, outputs, see

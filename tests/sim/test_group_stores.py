@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tailrace.consumer import Consumer
+from tailrace.groups.consumer import Consumer
 from tests.sim import Interrupt
 from tests.sim.group_bench import GroupBench
 from tests.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, Member

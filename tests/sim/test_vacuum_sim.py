@@ -395,7 +395,7 @@ def _read_often(store: Store, outcomes: list[str], between: Callable[[], object]
 
 def test_the_trials_notice_a_loss(seed, monkeypatch):
     """A check that cannot fail proves nothing: with a younger rule the witness sees what is gone."""
-    from tailrace import retention
+    from tailrace.maintain import retention
 
     machine = Kept(Plan(seed))
     monkeypatch.setattr(retention, "_by_age", lambda rule, piece, now: iter([(True, "always")]))

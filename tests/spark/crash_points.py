@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import bulk, testing
-from tailrace import engine as engines
 from tailrace.disk.commit import Committer
-from tailrace.spark import TailraceSource, outbox, staging
-from tailrace.spark.stream_sink import TailraceStreamWriter
-from tailrace.steering import SteeredFiles
+from tailrace.engine import engine as engines
+from tailrace.spark import TailraceSource
+from tailrace.spark.sink import outbox
+from tailrace.spark.sink import task as staging
+from tailrace.spark.sink.stream import TailraceStreamWriter
+from tailrace.testing.files import SteeredFiles
 
 PLAN = "TAILRACE_TEST_CRASHES"
 # Which batch this process works on, and how often each point of it was passed.

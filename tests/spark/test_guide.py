@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "tailrace[spark]"')
 
-from tailrace.spark.options import IGNORED_OPTIONS, SOURCE_OPTIONS
+from tailrace.spark.source.options import IGNORED_OPTIONS, SOURCE_OPTIONS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 FENCE = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "tailrace[spark]"')
 
-from tailrace.spark import json_values
-from tailrace.spark.json_values import Parser, corrupt_texts
+from tailrace.spark.source import json_values
+from tailrace.spark.source.json_values import Parser, corrupt_texts
 
 TEXTS = pa.list_(pa.field("element", pa.string()))
 FIELDS = pa.schema(

@@ -16,11 +16,14 @@ import pyarrow as pa
 
 import tailrace
 from tailrace import bulk, testing
-from tailrace import engine as engines
 from tailrace.bulk import InlinePart, StagedPart
+from tailrace.engine import engine as engines
 from tailrace.errors import NotALogError, SettingsMismatchError, TailraceError, TopicNotFoundError
-from tailrace.partitioner import HASHES
-from tailrace.spark import committing, handles, outbox, rows, staging
+from tailrace.spark import handles
+from tailrace.spark.sink import commit as committing
+from tailrace.spark.sink import outbox, rows
+from tailrace.spark.sink import task as staging
+from tailrace.write.partitioner import HASHES
 from tests.spark.tasks import Job, context
 
 DDL = "value string, key string"

@@ -17,8 +17,10 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import tailrace
-from tailrace import bulk, options, testing
-from tailrace.spark import handles, outbox, staging
+from tailrace import bulk, settings, testing
+from tailrace.spark import handles
+from tailrace.spark.sink import outbox
+from tailrace.spark.sink import task as staging
 from tests.spark.tasks import Job
 
 DDL = "value string, key string"
@@ -36,7 +38,7 @@ class Mode:
     def set_maxima(self, monkeypatch):
         for name, value in self.maxima.items():
             if name == "ADOPT_ALONE_BYTES_MIN":
-                monkeypatch.setattr(options, "TUNING", options.TUNING._replace(adopt_alone_bytes_min=value))
+                monkeypatch.setattr(settings, "TUNING", settings.TUNING._replace(adopt_alone_bytes_min=value))
             else:
                 monkeypatch.setattr({"PLACES_MAX": outbox}.get(name, staging), name, value)
 

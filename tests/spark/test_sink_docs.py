@@ -13,8 +13,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "spark-sink.md"
 
 
 def test_examples_run(spark, tmp_path, monkeypatch, capsys):
-    from tailrace.spark.sink_columns import NAMES as COLUMNS
-    from tailrace.spark.sink_options import NAMES as OPTIONS
+    from tailrace.spark.sink.columns import NAMES as COLUMNS
+    from tailrace.spark.sink.options import NAMES as OPTIONS
 
     text = DOCUMENT.read_text("utf-8")
     for name in (*OPTIONS, *COLUMNS):

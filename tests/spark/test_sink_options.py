@@ -10,8 +10,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import tailrace
 from tailrace.errors import InvalidNameError, NotALogError, TopicNotFoundError
-from tailrace.spark.sink_columns import Columns, check_columns
-from tailrace.spark.sink_options import NAMES, SinkOptions, parse_sink_options
+from tailrace.spark.sink.columns import Columns, check_columns
+from tailrace.spark.sink.options import NAMES, SinkOptions, parse_sink_options
 from tests.spark.ddl import struct
 from tests.spark.tasks import Job
 
@@ -234,7 +234,7 @@ class TestPlans:
     def test_many_topics_travel_well(self, tmp_path):
         import pickle
 
-        from tailrace.spark.targets import Shape, Targets
+        from tailrace.spark.sink.targets import Shape, Targets
 
         names = [f"sensors.house{number}.temperature" for number in range(10_000)]
         ids = {name: number for number, name in enumerate(names, 1)}

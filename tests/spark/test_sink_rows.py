@@ -17,9 +17,10 @@ import tailrace
 from tailrace.bulk import FrameBuilder
 from tailrace.errors import InvalidNameError, RecordTooLargeError, TopicNotFoundError
 from tailrace.limits import KEY_BYTES_MAX
-from tailrace.partitioner import HASHES
-from tailrace.spark import handles, rows
-from tailrace.spark.hashing import partitions_of
+from tailrace.spark import handles
+from tailrace.spark.sink import rows
+from tailrace.spark.sink.hashing import partitions_of
+from tailrace.write.partitioner import HASHES
 from tests.spark import plain
 from tests.spark.tasks import Job
 
@@ -314,7 +315,7 @@ class TestTopics:
             write(log, "value string, topic string", self.table(["a", name]), createTopics=True)
 
     def test_an_internal_topic_is_never_written_to(self, log):
-        from tailrace.spark import outbox
+        from tailrace.spark.sink import outbox
 
         log.topic("a", partitions=1)
         outbox.create(log)

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 
 import tailrace
 from tailrace import bulk
-from tailrace.partitioner import HASHES
+from tailrace.write.partitioner import HASHES
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "ta
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailrace.errors import InvalidNameError
-from tailrace.spark.options import IGNORED_OPTIONS, SOURCE_OPTIONS, parse_options
-from tailrace.spark.places import Point
-from tailrace.spark.schema import default_schema, layout_of
+from tailrace.spark.source.options import IGNORED_OPTIONS, SOURCE_OPTIONS, parse_options
+from tailrace.spark.source.schema import default_schema, layout_of
+from tailrace.spark.source.selection import Point
 from tests.spark.ddl import struct
 
 # Options that cannot be understood, and what is answered.

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "ta
 
 import tailrace
 from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TopicNotFoundError
-from tailrace.spark import planning
+from tailrace.spark.source import plan as planning
 from tests.spark.plain import batch, places, source, tasks
 
 # An even number of milliseconds.

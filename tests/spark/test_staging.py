@@ -15,9 +15,11 @@ import tailrace
 from tailrace import testing
 from tailrace.bulk import StagedPart
 from tailrace.errors import StorageError
-from tailrace.partitioner import HASHES
-from tailrace.spark import handles, rows, staging
-from tailrace.spark.hashing import ROWS_AT_ONCE, TOGETHER_BYTES_MAX, partitions_of
+from tailrace.spark import handles
+from tailrace.spark.sink import rows
+from tailrace.spark.sink import task as staging
+from tailrace.spark.sink.hashing import ROWS_AT_ONCE, TOGETHER_BYTES_MAX, partitions_of
+from tailrace.write.partitioner import HASHES
 from tests.spark.tasks import Job, context
 
 PARTITIONS = 4

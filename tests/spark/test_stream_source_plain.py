@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tailrace
 from tailrace.errors import GroupBusyError, NotALogError, OffsetOutOfRangeError, TopicNotFoundError
-from tailrace.spark import stream as streams
-from tailrace.spark.stream import limited
+from tailrace.spark.source import stream as streams
+from tailrace.spark.source.stream import limited
 from tests.spark.plain import Stream, batch, places, schema_of, source
 
 

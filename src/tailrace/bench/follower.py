@@ -10,7 +10,7 @@ from typing import Any
 
 import tailrace
 from tailrace.bench.children import request, say
-from tailrace.bench.receipts import POLL_SECONDS, STAMP_BYTES, age_ns
+from tailrace.bench.latencies import POLL_SECONDS, STAMP_BYTES, age_ns
 from tailrace.bench.sqlite import SqliteLog
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import tailrace
-from tailrace.bench import own
+from tailrace.bench import system as own
 
 
 class Job(NamedTuple):

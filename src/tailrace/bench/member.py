@@ -6,8 +6,8 @@ import sys
 
 import tailrace
 from tailrace.bench.children import request, say
-from tailrace.bench.crew import crew
 from tailrace.bench.jobs import Job, job_of
+from tailrace.bench.workers import crew
 
 
 def main() -> None:

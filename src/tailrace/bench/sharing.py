@@ -8,8 +8,8 @@ from typing import Any
 
 import tailrace
 from tailrace.bench.children import started
-from tailrace.bench.crew import crew
 from tailrace.bench.jobs import Job, job_of
+from tailrace.bench.workers import crew
 
 MEMBER = "tailrace.bench.member"
 

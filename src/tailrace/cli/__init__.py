@@ -16,7 +16,7 @@ def main() -> NoReturn:
     """The entry point of the `tailrace` command."""
     try:
         _fill_missing_streams()
-        from .program import root
+        from tailrace.cli.app import root
 
         root.main(prog_name="tailrace")
     except KeyboardInterrupt:

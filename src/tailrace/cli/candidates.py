@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .invocation import OUTPUTS, Invocation
+from tailrace.cli.invocation import OUTPUTS, Invocation
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

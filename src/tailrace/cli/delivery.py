@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from tailrace.cli import MISSING
+from tailrace.cli.arguments import is_pattern
+from tailrace.cli.ending import CommandError, Interrupted
+from tailrace.cli.errors import wrong_arguments
+from tailrace.cli.interrupt import Hold
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.prompts import counted
+from tailrace.cli.quoting import printable, quote
+from tailrace.cli.rendering import ArrowRenderer, PlainRenderer, Renderer, render_values
+from tailrace.cli.resume import go_on
 from tailrace.errors import CorruptionError, GroupNotFoundError, OffsetOutOfRangeError
-
-from . import MISSING
-from .arguments import is_pattern
-from .confirmation import counted
-from .ending import CommandError, Interrupted
-from .failure import wrong_arguments
-from .interrupt import Hold
-from .invocation import Invocation
-from .quoting import printable, quote
-from .rendering import ArrowRenderer, PlainRenderer, Renderer, render_values
-from .resume import go_on
 
 if TYPE_CHECKING:
     from tailrace import Batch, Consumer, Log, Record, Topic
-
-    from .read import Filter, Places
+    from tailrace.cli.commands.read import Filter, Places
 
 _BATCH_RECORDS_MAX = 8_192
 # The first records go into a pipe one by one, so that `| head` takes from the group what it shows, and no more.

@@ -143,7 +143,7 @@ class Invocation:
     def whole(self, text: str) -> str:
         """The same with every command in it ready to be pasted: with the log and the namespace that were named."""
 
-        from .quoting import quote
+        from tailrace.cli.quoting import quote
 
         def named(found: re.Match[str]) -> str:
             kind = found[1]
@@ -193,7 +193,7 @@ def tell(text: str) -> None:
 
 def explained(error: NotALogError, location: str, namespace: str) -> Exception:
     """The error for a log that is not there, in the words of the command line."""
-    from .ending import CommandError
+    from tailrace.cli.ending import CommandError
 
     named = error.message.partition(_IDENTITY)[0] + _IDENTITY
     if os.path.isfile(named):
@@ -208,7 +208,7 @@ def explained(error: NotALogError, location: str, namespace: str) -> Exception:
     if not error.message.startswith("There is no log at"):
         return error
     if os.path.isfile(os.path.join(location, "backup.json")):
-        from .quoting import quote
+        from tailrace.cli.quoting import quote
 
         hint = f"Nothing was changed; make a log of it with: tailrace restore {quote(location)} TO"
         return CommandError(error.code, f"{os.path.abspath(location)} is a backup, not a log.", hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .invocation import Invocation
+from tailrace.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from tailrace import Log

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from .invocation import Invocation, draws
-from .quoting import CODES, SHORT, printable
+from tailrace.cli.invocation import Invocation, draws
+from tailrace.cli.quoting import CODES, SHORT, printable
 
 _SEPARATORS = str.maketrans(SHORT)
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in CODES if code >= 0x7F}

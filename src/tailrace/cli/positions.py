@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import check_partition, parse_place
+from tailrace.cli.arguments import check_partition, parse_place
 
 if TYPE_CHECKING:
     from tailrace.types import TopicInfo

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .invocation import Invocation
-from .output import clip, csv_text, exact_cell, json_encoder, terminal_columns, to_json
-from .quoting import printable
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.output import clip, csv_text, exact_cell, json_encoder, terminal_columns, to_json
+from tailrace.cli.quoting import printable
 
 if TYPE_CHECKING:
     from tailrace import Batch, Record, Scan

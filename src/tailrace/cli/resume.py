@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .invocation import Invocation
-from .quoting import quote
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.quoting import quote
 
 
 def go_on(invocation: Invocation, command: str, arguments: Sequence[str], options: Sequence[str]) -> str:

@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import IO
 
-from .confirmation import counted
-from .ending import CommandError
-from .intake import (
+from tailrace.cli.ending import CommandError
+from tailrace.cli.input import (
     BATCH_BYTES_MAX,
     BATCH_ENTRIES_MAX,
     BYTE_ORDER_MARK,
@@ -21,6 +20,7 @@ from .intake import (
     complete_lines,
     reason_of,
 )
+from tailrace.cli.prompts import counted
 
 # A row over several lines is no longer, so that a stray quote does not gather the rest of the file.
 ROW_BYTES_MAX = 16 << 20

@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tailrace.cli.output import human_cell, human_size
 from tailrace.types import SETTINGS, SettingInfo
-
-from .output import human_cell, human_size
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # What takes a setting back, whichever it is.

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .ending import Interrupted
+from tailrace.cli.ending import Interrupted
 
 _EVERY_SECONDS = 1.0
 _EVERY_SECONDS_MIN, _EVERY_SECONDS_MAX = 0.05, 86_400

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import check_partition
-from .failure import answering
-from .intake import ENTRY_BYTES_MAX, Entry, columns
-from .interrupt import Hold
-from .invocation import Invocation
-from .output import shown, to_json, write, write_rows
-from .quoting import printable
+from tailrace.cli.arguments import check_partition
+from tailrace.cli.errors import answering
+from tailrace.cli.input import ENTRY_BYTES_MAX, Entry, columns
+from tailrace.cli.interrupt import Hold
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.output import shown, to_json, write, write_rows
+from tailrace.cli.quoting import printable
 
 if TYPE_CHECKING:
     from tailrace import Topic

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.disk.catalog import TopicEntry, encode, is_snapshot
 from tailrace.disk.commit import MAKE_ROOM
+from tailrace.disk.context import storage_error
+from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
 from tailrace.disk.frame import prepare
-from tailrace.disk.home import storage_error
 from tailrace.disk.lock import Reentered
 from tailrace.disk.partition import frames_size
 from tailrace.disk.segment import HEADER_BYTES
@@ -37,7 +38,6 @@ from tailrace.errors import (
     TopicNotFoundError,
 )
 from tailrace.limits import PARTITIONS_MAX, SLOTS_MAX, TOPIC_ID_MAX
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.partition import Partition

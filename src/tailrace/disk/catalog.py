@@ -15,7 +15,7 @@ from tailrace.limits import (
     TOPIC_ID_MAX,
 )
 from tailrace.names import topic_directory
-from tailrace.options import segment_age_of, segment_bytes_of
+from tailrace.settings import segment_age_of, segment_bytes_of
 
 CATALOG_SLOT = 0
 CATALOG_INCARNATION = 1

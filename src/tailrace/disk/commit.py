@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.context import Home, is_untyped, storage_error
+from tailrace.disk.failures import by_system
 from tailrace.disk.frame import place, place_one
-from tailrace.disk.generations import Generations
-from tailrace.disk.home import Home, is_untyped, storage_error
 from tailrace.disk.journal import (
     ADOPT,
     ENTRIES_AT,
@@ -19,6 +19,7 @@ from tailrace.disk.journal import (
     Part,
     Place,
 )
+from tailrace.disk.journal_files import Generations
 from tailrace.disk.lock import DirectoryLock, Reentered, insist
 from tailrace.disk.partition import Partition, frames_size
 from tailrace.disk.segment import segment_name
@@ -51,7 +52,6 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.limits import INLINE_BYTES_MAX, PARTICIPANTS_MAX
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files

@@ -25,8 +25,8 @@ if sys.platform == "win32":
 
 import fcntl
 
+from tailrace.disk.failures import by_system
 from tailrace.disk.watch import Watch
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

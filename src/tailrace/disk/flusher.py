@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tailrace.threads import OneThread
+from tailrace.disk.threads import OneThread
 
 
 class Flusher:

@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tailrace.disk.failures import by_system
 from tailrace.limits import STATS_PAGES_MAX
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import crc32c
 from tailrace.errors import CorruptionError, DurabilityError, VersionError
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
-from tailrace.raised import Tolerating, by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from tailrace.disk.failures import by_system
 from tailrace.disk.files import LOCK_NOW, UNLOCK
 from tailrace.errors import BusyError, LockedError
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
-    from tailrace.disk.home import Home
+    from tailrace.disk.context import Home
 
 
 class Reentered(BusyError):  # noqa: N818  # the word says it

@@ -8,8 +8,9 @@ import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_INCARNATION
-from tailrace.disk.floors import is_copy
-from tailrace.disk.home import storage_error
+from tailrace.disk.context import storage_error
+from tailrace.disk.failures import by_system
+from tailrace.disk.previous_tails import is_copy
 from tailrace.disk.recovery import Recovery, build_tails
 from tailrace.disk.segment import segment_base
 from tailrace.disk.tails import (
@@ -25,12 +26,11 @@ from tailrace.disk.tails import (
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
 from tailrace.names import unescape
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.recovery import Survey
-    from tailrace.options import Tuning
+    from tailrace.settings import Tuning
 
 FORMAT_VERSION = 1
 IDENTITY_NAME = "tailrace.json"

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.context import Home, storage_error
+from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import Prepared, place, place_one, read_header, salt_chain
-from tailrace.disk.home import Home, storage_error
 from tailrace.disk.lock import DirectoryLock, insist
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -47,7 +48,6 @@ from tailrace.disk.tails import (
 )
 from tailrace.errors import CorruptionError, DiskFullError, DurabilityError, OffsetMismatchError, TopicNotFoundError
 from tailrace.limits import ZEROS_AHEAD_BYTES_MAX
-from tailrace.raised import Tolerating, by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import Columns, columns
+from tailrace.disk.context import is_untyped, storage_error
+from tailrace.disk.failures import by_system
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import Header, crc32c, read_header
-from tailrace.disk.home import is_untyped, storage_error
-from tailrace.disk.open_segment import Indexes, Segment
 from tailrace.disk.runs import Run, begins_run, take_run
 from tailrace.disk.segment import (
     CHUNK_BYTES,
@@ -25,10 +25,10 @@ from tailrace.disk.segment import (
     segment_name,
     walk,
 )
+from tailrace.disk.segment_file import Indexes, Segment
 from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX
-from tailrace.raised import by_system
 from tailrace.types import GIVEN_UP
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace, is_snapshot, topic_id_of
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
+from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
-from tailrace.disk.floors import read_floors
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, Entry, JournalFile, Part, restore_names
+from tailrace.disk.previous_tails import read_floors
 from tailrace.disk.repair.journal import salvage_all
 from tailrace.disk.repair.scan import reach_behind
 from tailrace.disk.runs import skim_run
@@ -54,7 +55,6 @@ from tailrace.disk.tails import (
     word_of,
 )
 from tailrace.errors import CorruptionError, DurabilityError, RecoveryNeededError
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files

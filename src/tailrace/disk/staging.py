@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.disk.context import is_untyped, storage_error
+from tailrace.disk.failures import by_system
 from tailrace.disk.frame import Prepared, place, salt_chain
-from tailrace.disk.home import is_untyped, storage_error
 from tailrace.disk.partition import Partition, salted
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
 from tailrace.errors import StorageError, TopicNotFoundError
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files

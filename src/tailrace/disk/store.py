@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.commit import Committer
+from tailrace.disk.context import Home, is_untyped, storage_error
+from tailrace.disk.failures import by_system
 from tailrace.disk.flusher import Flusher
 from tailrace.disk.frame import HEADER_BYTES, MORE, Prepared, join
 from tailrace.disk.gauges import Gauges
-from tailrace.disk.groupcommit import GroupCommit, Waiter
-from tailrace.disk.home import Home, is_untyped, storage_error
+from tailrace.disk.group_commit import GroupCommit, Waiter
 from tailrace.disk.lock import Reentered, insist, let_go
-from tailrace.disk.open_segment import Indexes
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
 from tailrace.disk.reader import Reader
+from tailrace.disk.segment_file import Indexes
 from tailrace.disk.staging import Write
 from tailrace.disk.tails import DIRTY, END, SAFE, UNRESOLVED_WORD, WATCHED_US_MAX, WATCHED_WORD, word_of
 from tailrace.errors import (
@@ -37,11 +38,10 @@ from tailrace.errors import (
     TopicNotFoundError,
 )
 from tailrace.limits import GROUP_BYTES_MAX, INLINE_BYTES_MAX, PARTICIPANTS_MAX
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
-    from tailrace.options import Tuning
+    from tailrace.settings import Tuning
 
 Result = TypeVar("Result")
 

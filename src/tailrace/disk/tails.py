@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.disk.failures import by_system
 from tailrace.disk.frame import crc32c
 from tailrace.disk.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from tailrace.errors import CorruptionError
-from tailrace.raised import by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files, Map

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.columns import Part
 from tailrace.errors import OffsetOutOfRangeError, TailraceError
-from tailrace.spans import Span
+from tailrace.read.span import Span
 
 if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
-    from tailrace.engine import Engine
+    from tailrace.engine.engine import Engine
     from tailrace.groups.state import Place
 
 # Beyond so many partitions a reader gives its descriptor back after every frame.

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import MissingExtraError
-from tailrace.spark.sessions import use_this_python
+from tailrace.spark.session import use_this_python
 
 try:
-    from tailrace.spark.source import TailraceSource
+    from tailrace.spark.format import TailraceSource
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "pyspark":
         raise
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tailrace.spark.monitoring import ProgressListener, lag, progress
+    from tailrace.spark.source.progress import ProgressListener, lag, progress
 
 __all__ = ["ProgressListener", "TailraceSource", "lag", "progress", "register", "session", "write_batch"]
 
@@ -34,7 +34,7 @@ use_this_python()
 def __getattr__(name: str) -> Any:
     """What only some programs use, and the processes that Spark starts never do."""
     if name in __all__:
-        from tailrace.spark import monitoring
+        from tailrace.spark.source import progress as monitoring
 
         return getattr(monitoring, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -47,7 +47,7 @@ def register(spark: SparkSession) -> None:
 
 def session(*args: Any, **settings: Any) -> SparkSession:
     """A session with the settings that make local mode quick; nothing that you set is changed."""
-    from tailrace.spark.sessions import session as make
+    from tailrace.spark.session import session as make
 
     made: SparkSession = make(*args, **settings)
     return made
@@ -59,6 +59,6 @@ def write_batch(path: str | PathLike[str] | None = None, **options: Any) -> Call
     The options are those of the sink: write_batch("/data/shop", topic="counts"). It may be called by a function of
     your own as well, with the number of the batch; each write of a batch then needs a topic or a txnAppId of its own.
     """
-    from tailrace.spark.foreach import BatchWriter
+    from tailrace.spark.sink.foreach import BatchWriter
 
     return BatchWriter(options if path is None else {**options, "path": path})

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from tailrace.locations import local_path
+from tailrace.maintain.locations import local_path
 
 TRUE = ("true", "1", "yes")
 FALSE = ("false", "0", "no")

@@ -43,7 +43,7 @@ from tailrace.disk.tails import (
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.files import Files
-    from tailrace.disk.floors import Floors
+    from tailrace.disk.previous_tails import Floors
     from tailrace.disk.repair.journal import Salvaged
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import MORE, Header, Prepared, place_one, prepare_lost, salt_chain
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import PartitionPlan, SegmentPlan
@@ -18,7 +19,6 @@ from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segme
 from tailrace.disk.tails import HAS_SEGMENT, SEALED, State
 from tailrace.errors import CorruptionError, DurabilityError
 from tailrace.limits import LOST_SPAN_MAX
-from tailrace.raised import Tolerating, by_system
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace

@@ -1,0 +1,218 @@
+"""`tailrace append`: records from arguments, a file or stdin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from tailrace.cli import input as intake
+from tailrace.cli.arguments import OFFSET_MAX, Headers, one_of, parse_durable, parse_headers, parse_time
+from tailrace.cli.candidates import complete_files, complete_topics
+from tailrace.cli.ending import CommandError, Interrupted
+from tailrace.cli.grouping import command as make_command
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.rows import read_rows
+from tailrace.cli.writing import Written, settings_of, value_bytes_max
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+
+    from tailrace import Topic
+
+
+_FORMS = ("lines", "jsonl", "csv", "raw")
+
+
+class Request(NamedTuple):
+    """What a call appends, and how; made before the log is touched."""
+
+    values: tuple[bytes, ...]
+    file: str | None
+    form: str
+    key: bytes | None
+    key_field: str | None
+    headers: Headers | None
+    timestamp: datetime | int | None
+    partition: int | None
+    expect_offset: int | None
+    durable: bool | str | None
+    value_bytes_max: int = intake.ENTRY_BYTES_MAX
+
+
+@make_command("append")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("values", nargs=-1, metavar="[VALUE]...")
+@click.option(
+    "-i",
+    "--input",
+    "file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Read records from a file; - is stdin.",
+)
+@click.option("--lines", is_flag=True, help="A record a line.  [default]")
+@click.option("--jsonl", is_flag=True, help="A line is a record as `read -o jsonl` prints it.")
+@click.option("--csv", is_flag=True, help="A row is a JSON object; the first line has the names.")
+@click.option("--raw", is_flag=True, help="The whole input is one record.")
+@click.option("-k", "--key", metavar="KEY", help="Key of every record.")
+@click.option("--key-field", metavar="NAME", help="Take the key from this field of a JSON value or CSV row.")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record; may repeat."
+)
+@click.option("--timestamp", metavar="T", help="Time of every record: ISO with a zone, a date, or microseconds.")
+@click.option("--partition", type=click.IntRange(0), metavar="N", help="Partition, whatever the key.")
+@click.option(
+    "--expect-offset",
+    type=click.IntRange(0, OFFSET_MAX),
+    metavar="N",
+    help="Append one record, only if it gets this offset.",
+)
+@click.option("--durable", metavar="yes|no|TIME", help="On disk before the answer (yes), within a time (50ms), or no.")
+@click.pass_obj
+def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
+    """Append records to a topic.
+
+    Values come from the arguments, from -i FILE, or from stdin, one record a line. The topic and the log are made
+    when they are not there. Prints where the records stand: orders[0]@17..19  (3 records)
+    """
+    request = _request(options)
+    invocation.format()
+    written = Written(topic)
+    with _input(invocation, request) as stream, invocation.open("create") as log:
+        target = log.topic(topic)
+        request = request._replace(value_bytes_max=value_bytes_max(target, request.partition))
+        if request.expect_offset is not None:
+            _append_one(target, stream, request, written)
+        else:
+            _append_all(target, stream, request, written)
+    written.print(invocation)
+
+
+def _request(options: dict[str, Any]) -> Request:
+    values, form = options["values"], one_of(options, _FORMS) or "lines"
+    if values and options["file"] is not None:
+        raise click.UsageError("Give values as arguments or a file with -i, not both.")
+    if values and form in ("csv", "raw"):
+        raise click.UsageError(f"--{form} is for a file or stdin, not for values as arguments.")
+    if options["key"] is not None and options["key_field"] is not None:
+        raise click.UsageError("Give -k KEY or --key-field NAME, not both.")
+    if form == "raw" and options["key_field"] is not None:
+        raise click.UsageError("--raw takes its key from -k KEY.")
+    if options["expect_offset"] is not None and len(values) != 1 and (values or form != "raw"):
+        raise click.UsageError("--expect-offset is for one record: give one VALUE, or --raw.")
+    return Request(
+        values=tuple(map(os.fsencode, values)),
+        file=options["file"],
+        form=form,
+        key=None if options["key"] is None else os.fsencode(options["key"]),
+        key_field=options["key_field"],
+        headers=parse_headers(options["headers"]),
+        timestamp=None if options["timestamp"] is None else _time(options["timestamp"]),
+        partition=options["partition"],
+        expect_offset=options["expect_offset"],
+        durable=None if options["durable"] is None else parse_durable(options["durable"]),
+    )
+
+
+def _time(text: str) -> datetime | int:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise click.UsageError(f"--timestamp {error}.") from None
+
+
+def _input(invocation: Invocation, request: Request) -> AbstractContextManager[IO[bytes]]:
+    if request.file is not None and request.file != "-":
+        return open(request.file, "rb")
+    if not request.values and sys.stdin.isatty():
+        invocation.note("Reading records from the terminal, one a line; Ctrl-D ends.")
+    return nullcontext(sys.stdin.buffer)
+
+
+def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
+    settings = settings_of(topic)
+    if request.partition is None and settings is not None and settings["partitions"] > 1:
+        raise click.UsageError(
+            f"--expect-offset needs --partition N here: {topic.name!r} has {settings['partitions']} partitions."
+        )
+    batch = next(_batches(stream, request))
+    _refuse_bad(batch, written)
+    if len(batch.entries) != 1:
+        raise CommandError("bad-input", "The value is empty.", "Nothing was appended; give one record.")
+    entry = batch.entries[0]
+    position = topic.append(
+        entry.value,
+        key=entry.key,
+        headers=entry.headers,
+        timestamp=entry.timestamp,
+        partition=request.partition,
+        expect_offset=request.expect_offset,
+        durable=request.durable,
+    )
+    written.add(position.partition, range(position.offset, position.offset + 1))
+
+
+def _append_all(topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
+    line = 0
+    try:
+        for batch in _batches(stream, request):
+            written.extend(topic, batch.entries, request.partition, request.durable)
+            line = batch.line
+            _refuse_bad(batch, written)
+    except KeyboardInterrupt:
+        raise Interrupted(f"{written.so_far()} The input was read up to line {line}.") from None
+    except (CommandError, click.UsageError):
+        raise
+    except Exception as error:
+        if written.partitions:
+            error.add_note(f"{written.so_far()} The input was appended up to line {line}.")
+        raise
+
+
+def _batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch]:
+    """The input in batches; after a bad line nothing follows."""
+    for batch in _plain_batches(stream, request):
+        entries = batch.entries
+        if request.headers:
+            entries = [entry._replace(headers=_joined(entry.headers, request.headers)) for entry in entries]
+        if request.timestamp is not None:
+            entries = [entry._replace(timestamp=request.timestamp) for entry in entries]
+        yield batch._replace(entries=entries)
+
+
+def _plain_batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch]:
+    if request.form == "raw":
+        yield intake.Batch([intake.read_whole(stream, request.key)], [], 1)
+    elif request.form == "csv":
+        for batch in read_rows(stream, request.key_field, value_bytes_max=request.value_bytes_max):
+            if request.key is None:
+                yield batch
+            else:
+                yield batch._replace(entries=[entry._replace(key=request.key) for entry in batch.entries])
+    else:
+        json = request.form == "jsonl"
+        parse = (intake.record_parser if json else intake.line_parser)(request.key, request.key_field)
+        if request.values:
+            yield intake.parse_values(request.values, parse)
+        else:
+            yield from intake.read_lines(stream, parse, text=json, value_bytes_max=request.value_bytes_max)
+
+
+def _joined(own: Headers | None, given: Headers) -> Headers:
+    return given if own is None else Headers((*own.pairs, *given.pairs))
+
+
+def _refuse_bad(batch: intake.Batch, written: Written) -> None:
+    if batch.bad:
+        line, reason, _ = batch.bad[0]
+        raise CommandError(
+            "bad-input",
+            f"Line {line} is no record: {reason}.",
+            f"{written.so_far()} Correct that line, then append it and what follows.",
+        )

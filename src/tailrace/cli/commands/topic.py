@@ -1,0 +1,288 @@
+"""`tailrace topic`: list, create, show, alter, trim and drop topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.arguments import check_partition, is_pattern, parse_place
+from tailrace.cli.candidates import complete_topics
+from tailrace.cli.errors import answering, wrong_arguments
+from tailrace.cli.grouping import Group
+from tailrace.cli.grouping import group as make_group
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.lags import LAG_FIELDS, lags_by_topic
+from tailrace.cli.output import human_size, write, write_object, write_rows
+from tailrace.cli.prompts import confirm, counted
+from tailrace.cli.quoting import printable, quote
+from tailrace.cli.settings import parse_settings, setting_cell, setting_options
+from tailrace.types import SETTINGS
+
+if TYPE_CHECKING:
+    from tailrace import Log, Topic
+    from tailrace.types import TopicInfo
+
+LIST_FIELDS = (
+    "name",
+    "partitions",
+    "records",
+    "lost_records",
+    "bytes",
+    "rate",
+    "oldest",
+    "newest",
+    "settings",
+    "groups",
+)
+_OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
+# What a narrow terminal goes without, the first first.
+_SPARE_FIELDS = ("oldest", "rate", "settings", "groups", "newest", "bytes", "partitions")
+_TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records", "lost_records")
+
+
+@make_group("topic")
+@click.pass_context
+def command(context: click.Context) -> None:
+    """List, create, show, alter, trim and drop topics."""
+    Group.help_if_alone(context)
+
+
+@command.command("ls")
+@click.argument("match", default="...", shell_complete=complete_topics)
+@click.pass_obj
+def list_topics(invocation: Invocation, match: str) -> None:
+    """List topics: * in MATCH is one level, a final ... is the rest."""
+    with invocation.open("read") as log:
+        lags = lags_by_topic(invocation, log)
+        infos = log.topics(match)
+        rows = [_listed({**info.to_json(), "groups": lags.get(info.name, [])}) for info in infos]
+    if invocation.format() == "table":
+        rows = [
+            {**row, "settings": _special(info), "groups": _behind(row["groups"])}
+            for info, row in zip(infos, rows, strict=True)
+        ]
+    if rows or invocation.format() != "table":
+        # A table of a log without groups has no empty column for them, nor for losses where there are none.
+        empty = {"groups": not lags, "lost_records": not any(row["lost_records"] for row in rows)}
+        unused = [name for name, nothing in empty.items() if nothing and invocation.format() == "table"]
+        columns, spare = ([name for name in names if name not in unused] for names in (LIST_FIELDS, _SPARE_FIELDS))
+        write_rows(invocation, columns, rows, spare)
+    if not rows:
+        invocation.note("There are no topics." if match == "..." else f"No topic matches {match!r}.")
+
+
+@command.command("create")
+@click.argument("name")
+@setting_options
+@click.option("--set", "texts", multiple=True, metavar="NAME=VALUE", help="A setting by its name; may repeat.")
+@click.pass_obj
+def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: str | None) -> None:
+    """Create a topic, and the log when there is none. `none` for a setting is its default."""
+    settings = parse_settings(options, texts)
+    with invocation.open("create") as log:
+        if any(info.name == name for info in _infos(log, name)):
+            from tailrace.errors import TopicExistsError
+
+            raise TopicExistsError(
+                f"There is a topic {name!r} already.",
+                topic=name,
+                hint=f"It was not changed; see it with: tailrace topic show {quote(name)}",
+            )
+        with wrong_arguments():
+            log.topic(name, **(settings or {"partitions": 1}))
+        with answering(f"Created {printable(name)}"):
+            _print_topic(invocation, log, name)
+
+
+@command.command("show")
+@click.argument("name", shell_complete=complete_topics)
+@click.pass_obj
+def show(invocation: Invocation, name: str) -> None:
+    """Show a topic: its numbers, its settings, and the offsets of each partition."""
+    with invocation.open("read") as log:
+        _print_topic(invocation, log, name)
+
+
+@command.command("alter")
+@click.argument("name", shell_complete=complete_topics)
+@click.argument("texts", nargs=-1, metavar="[NAME=VALUE]...")
+@setting_options
+@click.pass_obj
+def alter(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: str | None) -> None:
+    """Change settings of a topic; partitions can only grow.
+
+    `none` takes a setting back, so that the topic has its default again: --retain none.
+    """
+    settings = parse_settings(options, texts)
+    if not settings:
+        raise click.UsageError("No setting was given: write, for example, --retain 14d.")
+    with invocation.open("change") as log:
+        topic = log.topic(name)
+        before = dict(topic.settings)
+        with wrong_arguments():
+            topic.alter(**settings)
+        after: dict[str, Any] = dict(log.topic(name).settings)
+        for each in settings:
+            change = f"{before.get(each)} -> {after.get(each)}" if before.get(each) != after.get(each) else "unchanged"
+            invocation.note(f"{each}: {printable(change)}")
+        with answering(f"Altered {printable(name)}"):
+            _print_topic(invocation, log, name)
+
+
+@command.command("trim")
+@click.argument("name", shell_complete=complete_topics)
+@click.option(
+    "--before", required=True, metavar="S", help="The first place to keep: an offset, 0:17,1:20, a time, -7d."
+)
+@click.option("-p", "--partition", type=click.IntRange(0), metavar="N", help="Only this partition.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.pass_obj
+def trim(invocation: Invocation, name: str, before: str, partition: int | None, dry_run: bool) -> None:
+    """Delete the oldest records of a topic, for ever."""
+    place = parse_place(before, "--before")
+    with invocation.open("read" if dry_run else "change") as log:
+        topic = log.topic(name)
+        plan = _trim_plan(topic, place, partition)
+        info = _info(log, name)
+        if info.lost_records:
+            plan = [_without_lost(topic, row) for row in plan]
+        places = {row["partition"]: row["before"] for row in plan if row["before"] > row["earliest"]}
+        records, lost = (sum(row[field] for row in plan) for field in ("records", "lost_records"))
+        count = counted(records, "record") + (f" and {counted(lost, 'lost record')}" if lost else "")
+        if not dry_run and places:
+            confirm(invocation, f"trim {count} of {printable(name)} for ever")
+            # The offsets that were shown, so that exactly what was agreed to goes.
+            topic.trim(places)
+        freed = info.bytes - sum(each.bytes for each in _infos(log, name)) if places and not dry_run else 0
+    deed = f"{'Would trim' if dry_run else 'Trimmed'} {count}"
+    with answering(f"{deed} of {printable(name)}"):
+        # A table has no empty column for losses where there are none.
+        shown = [name for name in _TRIM_FIELDS if lost or name != "lost_records" or invocation.format() != "table"]
+        write_rows(invocation, shown, plan)
+    space = ""
+    if places and not dry_run:
+        nothing = "; a segment is freed once all of its records are trimmed"
+        space = f", {human_size(freed)} freed" if freed > 0 else nothing
+    invocation.note(f"{deed}{space}.")
+
+
+@command.command("drop")
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.pass_obj
+def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
+    """Delete a topic and all of its records, for ever."""
+    with invocation.open("read" if dry_run else "change") as log:
+        info = _info(log, name)
+        if not dry_run:
+            confirm(invocation, f"drop the topic {printable(name)} with {counted(info.records, 'record')} for ever")
+            log.topic(name).drop()
+    deed = f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}"
+    with answering(deed):
+        write_rows(invocation, ("name", "partitions", "records", "bytes"), [_count_fields(info)])
+    invocation.note(f"{deed}.")
+
+
+def _infos(log: Log, name: str) -> list[TopicInfo]:
+    # A name that only a pattern can have is refused by the call that follows, with the reason.
+    return [] if is_pattern(name) else log.topics(name)
+
+
+def _special(info: TopicInfo) -> str | None:
+    """The settings that are not as they are unless given; the partitions have a column of their own."""
+    special = {
+        name: value
+        for name, value in info.settings.items()
+        if name != "partitions" and value != SETTINGS[name].default and name not in info.derived
+    }
+    cells = {name: setting_cell(name, value) for name, value in special.items()}
+    return " ".join(f"{name}={cell}" for name, cell in cells.items()) or None
+
+
+def _behind(lags: list[dict[str, Any]]) -> str | None:
+    """The groups that read a topic, each with the records it has not read yet."""
+    return " ".join(f"{lag['name']}:{lag['lag_records']:,}" for lag in lags) or None
+
+
+def _info(log: Log, name: str) -> TopicInfo:
+    # Asking for the offsets first raises the library's error for a topic that is not there.
+    log.topic(name).offsets()
+    return log.topics(name)[0]
+
+
+def _count_fields(info: TopicInfo) -> dict[str, Any]:
+    fields = info.to_json()
+    return {name: fields[name] for name in ("name", "partitions", "records", "bytes")}
+
+
+def _listed(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields in the order of the listing."""
+    return {name: fields[name] for name in LIST_FIELDS if name in fields}
+
+
+def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
+    info = _info(log, name)
+    fields = _listed(info.to_json())
+    offsets = [
+        {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
+    ]
+    groups = lags_by_topic(invocation, log).get(name, [])
+    if invocation.format() != "table":
+        write_object(invocation, {**fields, "derived": [*info.derived], "groups": groups, "offsets": offsets})
+        return
+    for each in info.derived:
+        limit = each.replace("segment", "retain").removesuffix("_age")
+        fields["settings"][each] = f"{setting_cell(each, fields['settings'][each])}, derived from {limit}"
+    write_object(invocation, {name: value for name, value in fields.items() if value or name != "lost_records"})
+    write("\n")
+    write_rows(invocation, _OFFSET_FIELDS, offsets)
+    if groups:
+        write("\n")
+        write_rows(invocation, LAG_FIELDS, groups)
+
+
+def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, Any]]:
+    """By partition, where it begins, where it would begin, and how many records stand between."""
+    bounds = topic.offsets()
+    if only is not None:
+        check_partition(topic.name, only, len(bounds))
+    if isinstance(before, int) and only is None and len(bounds) > 1:
+        raise click.UsageError(
+            f"{topic.name} has {len(bounds)} partitions: add -p N, or write --before 0:{before},1:..."
+        )
+    if isinstance(before, dict):
+        check_partition(topic.name, max(before), len(bounds))
+    rows = []
+    for partition, (earliest, latest, _) in sorted(bounds.items()):
+        if only not in (None, partition):
+            continue
+        place = _trim_place(topic, before, partition, earliest, latest)
+        if place is not None:
+            kept = min(max(place, earliest), latest)
+            row = (topic.name, partition, earliest, kept, kept - earliest, 0)
+            rows.append(dict(zip(_TRIM_FIELDS, row, strict=True)))
+    return rows
+
+
+def _without_lost(topic: Topic, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a plan with what a repair has given up counted apart."""
+    first, after = row["earliest"], row["before"]
+    index = row["partition"]
+    scan = topic.read({index: first}, {index: after}, partition=index, on_damage="skip")
+    scan.count()
+    ranges = [(each.first, each.last) for each in scan.skipped if each.repaired]
+    lost = sum(min(b, after - 1) - max(a, first) + 1 for a, b in ranges if a is not None and b is not None)
+    return {**row, "records": row["records"] - lost, "lost_records": lost}
+
+
+def _trim_place(topic: Topic, before: Any, partition: int, earliest: int, latest: int) -> int | None:
+    if isinstance(before, dict):
+        return before.get(partition)
+    if isinstance(before, int):
+        return before
+    if before == "earliest":
+        return earliest
+    if before == "latest":
+        return latest
+    return topic.offset_at(before, partition)

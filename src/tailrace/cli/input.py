@@ -1,0 +1,332 @@
+"""Input: files and pipes of any size as batches of entries, each entry a record to be appended."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from time import time_ns
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from tailrace.cli.arguments import Headers, check_time, parse_time
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from json import JSONDecoder
+
+# One batch is one append, whole or absent: large enough for one sync to cost little, small enough for memory.
+BATCH_BYTES_MAX = 4 << 20
+BATCH_ENTRIES_MAX = 65_536
+# No record is larger, so that a longer line or file is refused before it fills the memory.
+ENTRY_BYTES_MAX = 64 << 20
+KEY_BYTES_MAX = 1 << 20
+HEADERS_BYTES_MAX = 1 << 20
+HEADER_NAME_BYTES_MAX = 65_535
+# A pipe is read on for so long before what has come is appended.
+_LINGER_SECONDS = 0.005
+_READ_BYTES = 1 << 18
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Entry(NamedTuple):
+    """A record to be appended; None for the time is now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers | None = None
+    timestamp: datetime | int | None = None
+
+
+class BadLine(NamedTuple):
+    """A line that is no record, and why; `lines` is how many lines it took with it, itself included."""
+
+    line: int
+    reason: str
+    lines: int = 1
+
+
+class Batch(NamedTuple):
+    """What one stretch of input holds; `line` is the last line of it."""
+
+    entries: list[Entry]
+    bad: list[BadLine]
+    line: int
+
+
+# Makes an entry of a line, or raises ValueError with the reason.
+Parse = Callable[[bytes], Entry | None]
+
+
+def read_lines(
+    stream: IO[bytes],
+    parse: Parse,
+    first_line: int = 1,
+    *,
+    lenient: bool = False,
+    text: bool = False,
+    value_bytes_max: int = ENTRY_BYTES_MAX,
+) -> Iterator[Batch]:
+    """Batches of lines from `first_line` on; a slow pipe gives what it has. Unless lenient, a bad line is the last.
+
+    With `text` a mark of the byte order before the first line is no part of it.
+    """
+    line = 0
+    for texts in complete_lines(stream):
+        entries: list[Entry] = []
+        bad: list[BadLine] = []
+        if text and not line:
+            texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
+        for each in texts:
+            line += 1
+            if line < first_line:
+                continue
+            try:
+                if len(each) > ENTRY_BYTES_MAX:
+                    raise ValueError(f"it is longer than {ENTRY_BYTES_MAX} bytes")
+                entry = parse(each)
+                if entry is not None:
+                    check_sizes(entry, value_bytes_max)
+                    entries.append(entry)
+            except (ValueError, RecursionError) as error:
+                bad.append(BadLine(line, reason_of(error)))
+                if not lenient:
+                    yield Batch(entries, bad, line)
+                    return
+        yield Batch(entries, bad, line)
+
+
+def parse_values(values: Sequence[bytes], parse: Parse) -> Batch:
+    """Values that were given as arguments, counted as lines; one bad value leaves no entries."""
+    entries: list[Entry] = []
+    for number, value in enumerate(values, 1):
+        try:
+            entry = parse(value)
+        except (ValueError, RecursionError) as error:
+            return Batch([], [BadLine(number, reason_of(error))], number)
+        if entry is not None:
+            entries.append(entry)
+    return Batch(entries, [], len(values))
+
+
+def check_sizes(entry: Entry, value_bytes_max: int) -> None:
+    """Refuse an entry that the topic would refuse, and a whole batch with it."""
+    value, key, headers, _ = entry
+    if value is not None and len(value) > value_bytes_max:
+        raise ValueError(f"its value has {len(value):,} bytes, and the topic takes {value_bytes_max:,}")
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        raise ValueError(f"its key has {len(key):,} bytes, and the maximum is {KEY_BYTES_MAX:,}")
+    if headers:
+        sizes = [len(name.encode()) for name, _ in headers.pairs]
+        if max(sizes) > HEADER_NAME_BYTES_MAX:
+            raise ValueError(f"the name of a header is longer than {HEADER_NAME_BYTES_MAX:,} bytes")
+        # Each has two lengths before it.
+        if sum(sizes) + sum(6 + len(data) for _, data in headers.pairs) > HEADERS_BYTES_MAX:
+            raise ValueError(f"its headers take more than {HEADERS_BYTES_MAX:,} bytes")
+
+
+def read_whole(stream: IO[bytes], key: bytes | None) -> Entry:
+    """Everything as one record, byte for byte."""
+    parts = []
+    room = ENTRY_BYTES_MAX + 1
+    while room and (part := stream.read(min(room, _READ_BYTES))):
+        parts.append(part)
+        room -= len(part)
+    return Entry(b"".join(parts), key)
+
+
+def line_parser(key: bytes | None, key_field: str | None) -> Parse:
+    """A line is a value; with a key field it is a JSON object that has it."""
+    if key_field is None:
+        return lambda text: Entry(text, key)
+    return lambda text: Entry(text, _field_key(_load(text), key_field))
+
+
+def json_parser(key_field: str | None) -> Parse:
+    """A line is JSON and is stored as it stands; blank lines are passed over."""
+
+    def parse(text: bytes) -> Entry | None:
+        text = text.strip()
+        if not text:
+            return None
+        loaded = _load(text)
+        return Entry(text, None if key_field is None else _field_key(loaded, key_field))
+
+    return parse
+
+
+def record_parser(key: bytes | None, key_field: str | None) -> Parse:
+    """A line is a record as `read -o jsonl` prints it: value or value_base64, key, headers, timestamp."""
+
+    def parse(text: bytes) -> Entry | None:
+        if not text.strip():
+            return None
+        fields = _load(text)
+        if not isinstance(fields, dict) or not ("value" in fields or "value_base64" in fields):
+            raise ValueError('it has no "value"; --lines stores whole lines')
+        value = _data(fields, "value")
+        own_key = _data(fields, "key") if key is None else key
+        if key_field is not None:
+            own_key = _field_key(_load(value or b""), key_field)
+        if value is None and own_key is None:
+            raise ValueError("a null value is a tombstone, which needs a key")
+        return Entry(value, own_key, _headers(fields), _timestamp(fields.get("timestamp")))
+
+    return parse
+
+
+class Columns(NamedTuple):
+    """The entries of a batch as Topic.extend() takes them."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+    headers: list[Headers | None] | None
+    timestamps: list[datetime | int] | None
+
+
+def columns(entries: Sequence[Entry]) -> Columns:
+    """Column by column, None for one that no entry has."""
+    values, keys, headers, timestamps = (list(column) for column in zip(*entries, strict=True))
+    now = time_ns() // 1_000
+    return Columns(
+        values,
+        keys if any(key is not None for key in keys) else None,
+        headers if any(headers) else None,
+        [now if each is None else each for each in timestamps]
+        if any(each is not None for each in timestamps)
+        else None,
+    )
+
+
+def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Lines without their line feeds, as many as have come; the last may lack its own."""
+    pending: list[bytes] = []
+    pending_bytes = 0
+    for chunk in _chunks(stream):
+        head, feed, tail = chunk.rpartition(b"\n")
+        if feed:
+            texts = (b"".join(pending) + head).split(b"\n")
+            for start in range(0, len(texts), BATCH_ENTRIES_MAX):
+                yield texts[start : start + BATCH_ENTRIES_MAX]
+            pending, pending_bytes = [], 0
+        if tail and pending_bytes <= ENTRY_BYTES_MAX:
+            # Of a line that is too long only enough is kept to tell so.
+            pending.append(tail)
+            pending_bytes += len(tail)
+    if pending:
+        yield [b"".join(pending)]
+
+
+def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    """What the stream has, up to a batch at a time, without waiting for a batch to fill."""
+    try:
+        number = stream.fileno()
+    except OSError:
+        while chunk := stream.read(BATCH_BYTES_MAX):
+            yield chunk
+        return
+    while True:
+        parts = [os.read(number, _READ_BYTES)]
+        size = len(parts[0])
+        while parts[-1] and size < BATCH_BYTES_MAX and select.select([number], [], [], _LINGER_SECONDS)[0]:
+            parts.append(os.read(number, _READ_BYTES))
+            size += len(parts[-1])
+        if size:
+            yield b"".join(parts)
+        if not parts[-1]:
+            return
+
+
+def _load(text: bytes) -> Any:
+    from json import JSONDecodeError
+
+    try:
+        return _decoder().decode(text.decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from None
+
+
+@lru_cache(1)
+def _decoder() -> JSONDecoder:
+    """One that takes JSON alone: Python's own also takes numbers that are none."""
+    from json import JSONDecoder
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"it is not JSON: {name} is not a number there")
+
+    return JSONDecoder(parse_constant=refuse)
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong with a line, in words."""
+    if isinstance(error, UnicodeEncodeError):
+        return "it holds half of a surrogate pair, which UTF-8 cannot store"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)
+
+
+def _field_key(loaded: Any, name: str) -> bytes | None:
+    if not isinstance(loaded, dict) or name not in loaded:
+        raise ValueError(f"it has no field {name!r} for the key")
+    return _as_data(loaded[name])
+
+
+def _as_data(value: Any) -> bytes | None:
+    """Text as UTF-8, null as no data, anything else as JSON without spaces."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        import json
+
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    assert isinstance(value, str)
+    return value.encode()
+
+
+def _data(fields: dict[str, Any], name: str) -> bytes | None:
+    encoded = fields.get(name + "_base64")
+    if encoded is None:
+        return _as_data(fields.get(name))
+    if fields.get(name) is not None:
+        raise ValueError(f'it has both "{name}" and "{name}_base64"')
+    return _from_base64(encoded, name + "_base64")
+
+
+def _from_base64(encoded: Any, name: str) -> bytes:
+    from base64 import b64decode
+
+    try:
+        return b64decode(encoded, validate=True)
+    except (ValueError, TypeError):
+        raise ValueError(f'"{name}" is not base64') from None
+
+
+def _headers(fields: dict[str, Any]) -> Headers | None:
+    """Headers as `read -o jsonl` prints them; a list is a name that repeats."""
+    pairs: list[tuple[str, bytes]] = []
+    for field in ("headers", "headers_base64"):
+        given = fields.get(field) or {}
+        if not isinstance(given, dict):
+            raise ValueError(f'"{field}" is not an object')
+        for name, values in given.items():
+            for value in values if isinstance(values, list) else [values]:
+                if not isinstance(value, str):
+                    raise ValueError(f"the header {name!r} is not a text")
+                pairs.append((name, value.encode() if field == "headers" else _from_base64(value, field)))
+    return Headers(pairs) if pairs else None
+
+
+def _timestamp(value: Any) -> datetime | int | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return check_time(value)
+    if not isinstance(value, str):
+        raise ValueError('"timestamp" is not a time')
+    try:
+        return parse_time(value)
+    except ValueError as error:
+        raise ValueError(f'"timestamp" {error}') from None

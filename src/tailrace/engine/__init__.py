@@ -1,0 +1,1 @@
+"""The engine: one open log in this process, shared by every handle."""

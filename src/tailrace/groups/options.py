@@ -1,0 +1,248 @@
+"""What a consumer was asked for: its topics, where it begins and ends, when it commits; checked and worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+
+from tailrace.arguments import StartPoint, parse_count, parse_duration, parse_start
+from tailrace.disk.failures import by_system
+from tailrace.errors import InvalidNameError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
+from tailrace.names import is_internal, is_pattern, validate_pattern, validate_topic_name
+from tailrace.read.span import dropped, matching, offset_at
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk.partition import Partition
+    from tailrace.engine.engine import Engine
+    from tailrace.groups.state import Place
+    from tailrace.types import Start
+
+Commit = Literal["after", "before", "manual"]
+OnLost = Literal["error", "earliest", "latest"]
+Result = TypeVar("Result")
+
+
+class Rhythm(NamedTuple):
+    """When cursors are stored: after so many records, or after so many seconds."""
+
+    records: int | None
+    seconds: float
+
+
+class Wants(NamedTuple):
+    """Everything a consumer was asked for, except its log and group."""
+
+    topics: tuple[str, ...]
+    start: StartPoint
+    stop: StartPoint | None
+    commit: Commit
+    every: Rhythm
+    on_lost: OnLost
+    member: str | None
+
+
+def parse_wants(
+    engine: Engine, topics: Any, start: Any, stop: Any, commit: Any, commit_every: Any, on_lost: Any, member: Any
+) -> Wants:
+    """The arguments of Log.consumer, checked."""
+    now = engine.files.now_us()
+    if isinstance(stop, str) and stop == "now":
+        stop = "latest"
+    wants = Wants(
+        parse_topics(topics),
+        parse_start(start, now_us=now),
+        None if stop is None else parse_start(stop, "stop", now_us=now),
+        cast("Commit", parse_choice(commit, "commit", ("after", "before", "manual"))),
+        parse_rhythm(commit_every),
+        cast("OnLost", parse_choice(on_lost, "on_lost", ("error", "earliest", "latest"))),
+        None if member is None else _member_name(member),
+    )
+    if wants.stop is not None and wants.stop.kind == "earliest":
+        raise ValueError('stop="earliest" would read nothing: write "now", an offset or a time.')
+    return wants
+
+
+def parse_topics(topics: Any) -> tuple[str, ...]:
+    """Names and patterns, from one or several."""
+    many = [topics] if isinstance(topics, str) else topics
+    if isinstance(many, (bytes, bytearray, Mapping)) or not isinstance(many, Iterable):
+        raise TypeError(f"topics must be a name, a pattern or a list of them, not {type(topics).__name__}.")
+    found = tuple(dict.fromkeys(_topic(name) for name in many))
+    if not found:
+        raise ValueError("topics=[] names no topic: write a name, a pattern or a list of them.")
+    return found
+
+
+def _topic(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f'A topic is named by a str such as "orders" or "sensors.*", not by {type(name).__name__}.')
+    if is_internal(name):
+        raise InvalidNameError(f"The topic {name!r} is internal, and no group reads it.")
+    return validate_pattern(name) if is_pattern(name) else validate_topic_name(name)
+
+
+def parse_rhythm(every: int | timedelta | str) -> Rhythm:
+    """When to commit: an int counts records, texts and timedeltas are time."""
+    example = 'write a count of records as an integer, or a time as "1s" or a timedelta'
+    if isinstance(every, (bool, float)):
+        raise TypeError(f"commit_every must not be a {type(every).__name__}: {example}.")
+    if isinstance(every, int):
+        return Rhythm(parse_count(every, "commit_every", minimum=1), 0.0)
+    if isinstance(every, str) and every.isdecimal():
+        raise ValueError(f"commit_every={every!r} has no unit: write {every} for records, or {every + 's'!r}.")
+    return Rhythm(None, parse_duration(every, "commit_every"))
+
+
+def parse_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
+    """One of several words."""
+    if value not in choices:
+        listed = " or ".join((", ".join(map(repr, choices[:-1])), repr(choices[-1])))
+        raise ValueError(f"{what}={value!r} is not known: write {listed}.")
+    return str(value)
+
+
+def _member_name(member: Any) -> str:
+    if not isinstance(member, str):
+        raise TypeError(f"member must be a str, not {type(member).__name__}.")
+    if not 0 < len(member.encode()) <= 100 or not all(letter.isalnum() or letter in "-_.@:" for letter in member):
+        raise ValueError(f"member={member!r} must be 1 to 100 letters, digits, or any of - _ . @ : in UTF-8.")
+    return member
+
+
+class Bounds(NamedTuple):
+    """Where partitions begin and end for one consumer, as far as that was decided when it was made."""
+
+    starts: dict[Place, int]
+    # None when it never ends; a partition that is not in it and came later is not read.
+    stops: dict[Place, int] | None
+    until: int | None
+
+
+def work_out(engine: Engine, wants: Wants, known: Container[Place]) -> Bounds:
+    """Decide what "latest", "now" and offsets stand for, at the moment the consumer is made.
+
+    Partitions that the group knows already begin where it says, whatever `start` is.
+    """
+    entries = matching(engine, wants.topics)
+    if wants.stop is not None:
+        for name in wants.topics:
+            # What is not there now cannot come before the end of a bounded read: most likely a slip.
+            if not is_pattern(name):
+                engine.entry(name)
+        if not entries:
+            told = ", ".join(map(repr, wants.topics))
+            raise TopicNotFoundError(f"No topic matches {told}.", topic=wants.topics[0])
+    starts: dict[Place, int] = {}
+    stop = wants.stop
+    # Without an end to the reading, a topic that was named and is not there is waited for.
+    named = wants.topics if stop is not None else ()
+    if wants.start.kind != "earliest":
+        starts = _places(engine, entries, wants.start, "start", known, named)
+    if stop is None or stop.kind == "time":
+        return Bounds(starts, None, None if stop is None else stop.value)
+    return Bounds(starts, _places(engine, entries, stop, "stop", (), named), None)
+
+
+def _places(
+    engine: Engine,
+    entries: list[TopicEntry],
+    point: StartPoint,
+    what: str,
+    known: Container[Place],
+    named: Container[str],
+) -> dict[Place, int]:
+    chosen = offsets_of(point, partitions_of(entries), what)
+
+    def look(entry: TopicEntry) -> list[tuple[Place, int]]:
+        found = []
+        for index in range(len(entry.slots)):
+            if (entry.id, index) in known:
+                continue
+            partition = engine.partition(entry, index)
+            offset = chosen(entry.name, index, engine, partition)
+            if offset is None and what == "stop":
+                offset = partition.end
+            if offset is not None:
+                found.append(((entry.id, index), offset))
+        return found
+
+    return dict(of_each(engine, entries, look, named))
+
+
+def partitions_of(entries: Iterable[TopicEntry]) -> list[tuple[str, int]]:
+    """The partitions of topics, by name."""
+    return [(entry.name, index) for entry in entries for index in range(len(entry.slots))]
+
+
+def of_each(
+    engine: Engine,
+    entries: Iterable[TopicEntry],
+    look: Callable[[TopicEntry], list[Result]],
+    named: Container[str] = (),
+) -> list[Result]:
+    """What a look at each topic gives, without topics that are dropped meanwhile: for one that was named, an error.
+
+    A drop is in the catalog before anything else shows it, so what the catalog still has after the look was there.
+    """
+    found: list[Result] = []
+    for entry in entries:
+        some: list[Result] = []
+        try:
+            some = look(entry)
+        except by_system(TailraceError, OSError):
+            if entry.id in engine.refresh().by_id:
+                raise
+        if entry.id in engine.refresh().by_id:
+            found += some
+        elif entry.name in named:
+            raise dropped(entry.name)
+    return found
+
+
+def offsets_of(
+    point: StartPoint, partitions: list[tuple[str, int]], what: str
+) -> Callable[[str, int, Engine, Partition], int | None]:
+    """How to find the offset that a place stands for in a partition; None for one that it does not name."""
+    topics = sorted({topic for topic, _ in partitions})
+    if point.kind == "offset" and len(partitions) > 1:
+        raise ValueError(
+            f"{what}={point.value} is an offset in one partition, and {len(partitions)} are read: "
+            f"write {what}={{partition: offset}}, or a time."
+        )
+    if point.kind == "offsets":
+        if len(topics) > 1:
+            raise ValueError(f"{what}={{partition: offset}} is for one topic, and {len(topics)} are read.")
+        for index in point.offsets:
+            if topics and (topics[0], index) not in partitions:
+                raise ValueError(f"{what} names partition {index}, which is not among those read of {topics[0]!r}.")
+
+    def find(topic: str, index: int, engine: Engine, partition: Partition) -> int | None:
+        start, end = partition.start, partition.end
+        if point.kind == "earliest":
+            return start
+        if point.kind == "latest":
+            return end
+        if point.kind == "time":
+            reader = engine.store.reader(partition)
+            try:
+                return min(max(offset_at(reader, point.value), start), end)
+            finally:
+                reader.close()
+        offset = point.offsets.get(index) if point.kind == "offsets" else point.value
+        if what != "stop" and offset is not None and not start <= offset <= end:
+            raise OffsetOutOfRangeError(
+                f"{what}={offset} is not in {topic}[{index}], which holds {start} up to {end}.",
+                earliest=start,
+                latest=end,
+            )
+        return offset
+
+    return find
+
+
+def parse_place(to: Start, engine: Engine) -> StartPoint:
+    """Where to seek or reset to."""
+    return parse_start(to, "to", now_us=engine.files.now_us())

@@ -1,0 +1,1 @@
+"""Maintenance: retention, vacuum, statistics, verification, repair, backup, diagnosis."""

@@ -1,0 +1,1 @@
+"""Reading: scans, iteration, batches, Arrow data, following."""

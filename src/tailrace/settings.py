@@ -1,0 +1,295 @@
+"""Settings: what a topic keeps in the catalog, and what a process may tune for itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+
+from tailrace import limits
+from tailrace.arguments import (
+    exact_duration,
+    format_duration,
+    format_size,
+    parse_count,
+    parse_durable,
+    parse_duration,
+    parse_size,
+)
+from tailrace.errors import CorruptionError, SettingsMismatchError, VersionError
+
+if TYPE_CHECKING:
+    from tailrace.types import Settings
+
+
+class TopicSettings(NamedTuple):
+    """The settings of one topic; only the partitioner is fixed for ever, and partitions only grow."""
+
+    partitions: int = 1
+    partitioner: Literal["crc32", "murmur2"] = "crc32"
+    # None: the level of the handle that writes; else True, False or the seconds within which a write is on disk.
+    durable: bool | float | None = None
+    compress: Literal["none", "zstd", "lz4"] = "none"
+    max_record_bytes: int = limits.VALUE_BYTES_MAX
+    # None: follows from retain_bytes; segment_bytes_of() says how.
+    segment_bytes: int | None = None
+    # Seconds after which a segment is closed, so that old records can be trimmed file by file; None: see retain.
+    segment_age: float | None = None
+    # Seconds for which records are kept; "forever"; "read": until every group that reads the topic has read them.
+    retain: float | Literal["forever", "read"] = "forever"
+    # Bytes of the whole topic above which the oldest segments go; None: no limit.
+    retain_bytes: int | None = None
+    # What is due waits until all groups that read the topic have read it, or these groups.
+    keep_unread: bool | tuple[str, ...] = False
+
+    @classmethod
+    def from_user(cls, **given: Any) -> Self:
+        """The settings as a user gives them, checked; what is not given has its default."""
+        return cls(**_parse_settings(given))
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """The settings from their stored form; VersionError for one that this release does not know."""
+        unknown = sorted(set(stored) - set(cls._fields))
+        if unknown:
+            raise VersionError(f"The topic has the setting {unknown[0]!r}, which this version does not know.")
+        try:
+            return cls(**_parse_settings(stored))
+        except (ValueError, TypeError, ArithmeticError) as error:
+            hint = "The records are not touched; set it anew with Topic.alter() or: tailrace topic alter"
+            raise CorruptionError(f"A setting of a topic in the catalog makes no sense: {error}", hint=hint) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form, which from_user() accepts as well."""
+        stored = self._asdict()
+        if isinstance(self.durable, float):
+            stored["durable"] = exact_duration(self.durable)
+        if self.segment_age is not None:
+            stored["segment_age"] = exact_duration(self.segment_age)
+        if isinstance(self.retain, float):
+            stored["retain"] = exact_duration(self.retain)
+        if isinstance(self.keep_unread, tuple):
+            stored["keep_unread"] = [*self.keep_unread]
+        return stored
+
+    def to_user(self) -> Settings:
+        """The settings as Topic.settings shows them: of those that follow from others, what follows."""
+        shown = self.to_json()
+        shown["segment_bytes"] = segment_bytes_of(self.segment_bytes, self.retain_bytes)
+        shown["segment_age"] = exact_duration(segment_age_of(self.segment_age, self.retain))
+        return cast("Settings", shown)
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """The settings that are not set, and that a limit of the topic makes less than they are by default."""
+        size, age = segment_bytes_of(None, self.retain_bytes), segment_age_of(None, self.retain)
+        found = {
+            "segment_bytes": self.segment_bytes is None and size < limits.SEGMENT_BYTES_DEFAULT,
+            "segment_age": self.segment_age is None and age < limits.SEGMENT_AGE_SECONDS_DEFAULT,
+        }
+        return tuple(name for name, follows in found.items() if follows)
+
+    def diff(self, given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """What a user's settings ask for that differs: {name: (have, want)} as they are shown."""
+        wanted: dict[str, Any] = {**self._replace(**_parse_settings(given)).to_user()}
+        have: dict[str, Any] = {**self.to_user()}
+        return {name: (have[name], wanted[name]) for name in given if have[name] != wanted[name]}
+
+    def altered(self, **given: Any) -> Self:
+        """These settings with some changed; SettingsMismatchError for a change that no topic can make."""
+        changes = self.diff(given)
+        for name in sorted(FIXED & set(changes)):
+            have, want = changes[name]
+            raise SettingsMismatchError(
+                f"The setting {name} is fixed when a topic is created: it is {have!r} and cannot become {want!r}.",
+                diff={name: changes[name]},
+                hint="The topic was not changed; create another topic with that setting and copy the records.",
+            )
+        have, want = changes.get("partitions", (0, 0))
+        if want < have:
+            raise SettingsMismatchError(
+                f"A topic never loses partitions: it has {have} and cannot have {want}.",
+                diff={"partitions": (have, want)},
+                hint=f"The topic was not changed; ask for {have} partitions or more.",
+            )
+        return self._replace(**_parse_settings(given))
+
+    def durability(self, default: float | None) -> float | None:
+        """The level of a write, as parse_durable() gives it, where `default` is the level of the handle."""
+        if self.durable is None:
+            return default
+        if isinstance(self.durable, bool):
+            return 0.0 if self.durable else None
+        return self.durable
+
+
+FIXED = frozenset({"partitioner"})
+
+
+def segment_bytes_of(given: int | None, retain_bytes: Any) -> int:
+    """When a segment is full: as set, else such that the segment being written is small beside what is kept."""
+    if given is not None or not isinstance(retain_bytes, int):
+        return limits.SEGMENT_BYTES_DEFAULT if given is None else given
+    share = retain_bytes // limits.SEGMENT_RETAIN_FRACTION
+    return max(limits.SEGMENT_BYTES_MIN, min(limits.SEGMENT_BYTES_DEFAULT, share))
+
+
+def segment_age_of(given: float | None, retain: Any) -> float:
+    """When a segment is old, in seconds: as set, else such that no record is kept for much longer than `retain`."""
+    if given is not None or not isinstance(retain, (int, float)):
+        return limits.SEGMENT_AGE_SECONDS_DEFAULT if given is None else given
+    share = retain / limits.SEGMENT_RETAIN_FRACTION
+    return max(limits.SEGMENT_AGE_SECONDS_MIN, min(limits.SEGMENT_AGE_SECONDS_DEFAULT, share))
+
+
+class Tuning(NamedTuple):
+    """What a process may set for itself at open; nothing of it is stored, except the size of a new journal file."""
+
+    # Bytes of a journal file; smaller ones are checkpointed more often.
+    journal_bytes: int = limits.JOURNAL_BYTES_DEFAULT
+    # Seconds between two rounds of the background flusher: the longest that a write with durable=False stays unsynced.
+    flush_seconds: float = 0.5
+    # Seconds after which a journal that holds anything is checkpointed.
+    checkpoint_seconds: float = 60.0
+    # False: no thread is started, and every promise in time is kept by the calls themselves.
+    background: bool = True
+    # Bytes of zeros written ahead of a durable append, so that most appends do not change the size of the file.
+    zero_ahead_bytes: int = 128 * limits.KIB
+    # Partitions whose files this process keeps open at the same time.
+    open_partitions_max: int = 256
+    # Seconds between two looks for records that retention lets go.
+    vacuum_seconds: float = 5.0
+    # From this size on, what a commit writes to a partition becomes a segment of its own instead of a journal entry.
+    adopt_bytes_min: int = limits.ADOPT_BYTES_MIN
+    # From this size on, a segment that bulk work staged is adopted as it is; smaller ones are combined.
+    adopt_alone_bytes_min: int = limits.ADOPT_ALONE_BYTES_MIN
+    # Bytes of a catalog segment, and the bytes a topic adds to it, before a snapshot begins another.
+    catalog_segment_bytes: int = limits.MIB
+    catalog_topic_bytes: int = 1_024
+    # Zeros ahead of the catalog's last record, for the records that free space on a full disk.
+    catalog_ahead_bytes: int = 64 * limits.KIB
+    # The part of these zeros that a trim on a full disk uses for the empty segment after the one that it removes.
+    catalog_lent_bytes: int = 16 * limits.KIB
+    # With less than this free, no new catalog segment is begun for such a record.
+    catalog_free_bytes_min: int = limits.MIB
+    # Records of a group's own topic, and of the topic of applied batches, before a snapshot takes their place.
+    group_records_max: int = 8_192
+    applied_records_max: int = 4_096
+
+
+# What every log that this process opens begins with.
+TUNING = Tuning()
+JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
+
+
+def process_tuning() -> Tuning:
+    """The tuning of a log that this process opens, with what the environment says."""
+    journal = os.environ.get(JOURNAL_VARIABLE)
+    if not journal:
+        return TUNING
+    size = parse_size(journal, JOURNAL_VARIABLE)
+    least, most = limits.JOURNAL_BYTES_MIN, limits.JOURNAL_BYTES_MAX
+    if not least <= size <= most:
+        raise ValueError(f"{JOURNAL_VARIABLE}={journal!r} is out of range: write {least} to {most} bytes.")
+    return TUNING._replace(journal_bytes=size)
+
+
+def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "partitions":
+            parsed[name] = parse_count(value, name, minimum=1, maximum=limits.PARTITIONS_MAX)
+        elif name == "partitioner":
+            parsed[name] = _parse_choice(value, name, ("crc32", "murmur2"))
+        elif name == "compress":
+            parsed[name] = _parse_choice(value, name, ("none", "zstd", "lz4"))
+        elif name == "durable":
+            # "0s" asks for what True asks for, and is kept as such.
+            parsed[name] = value if value is None or value is False else parse_durable(value) or True
+        elif name == "max_record_bytes":
+            parsed[name] = _parse_bounded_size(value, name, 1, limits.VALUE_BYTES_MAX)
+        elif name in ("segment_bytes", "segment_age") and value is None:
+            parsed[name] = None
+        elif name == "segment_bytes":
+            parsed[name] = _parse_bounded_size(value, name, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX)
+        elif name == "segment_age":
+            parsed[name] = parse_duration(value, name)
+            if parsed[name] < limits.SEGMENT_AGE_SECONDS_MIN:
+                shortest = format_duration(limits.SEGMENT_AGE_SECONDS_MIN)
+                raise ValueError(f"segment_age={value!r} is too short: the minimum is {shortest}.")
+        elif name == "retain":
+            parsed[name] = _parse_retain(value)
+        elif name == "retain_bytes":
+            parsed[name] = _parse_retain_bytes(value)
+        elif name == "keep_unread":
+            parsed[name] = _parse_keep_unread(value)
+        else:
+            raise TypeError(_unknown_setting(name))
+    return parsed
+
+
+def _parse_retain(value: Any) -> float | Literal["forever", "read"]:
+    example = 'write a time such as "7d", "forever", or "read" for until every group has read them'
+    if value == "forever" or value == "read":
+        return cast('Literal["forever", "read"]', value)
+    if isinstance(value, str) and not value.strip()[:1].isdigit():
+        raise ValueError(f"retain={value!r} is not known: {example}.")
+    if value is None:
+        raise TypeError(f"retain must not be None: {example}.")
+    seconds = parse_duration(value, "time in retain=")
+    if seconds < limits.RETAIN_SECONDS_MIN:
+        shortest = format_duration(limits.RETAIN_SECONDS_MIN)
+        raise ValueError(f"retain={value!r} is too short: the minimum is {shortest}.")
+    return seconds
+
+
+def _parse_retain_bytes(value: Any) -> int | None:
+    if value is None:
+        return None
+    size = parse_size(value, "retain_bytes")
+    if size < limits.RETAIN_BYTES_MIN:
+        smallest = format_size(limits.RETAIN_BYTES_MIN)
+        raise ValueError(f"retain_bytes={value!r} is too small: write {smallest} or more, or None for no limit.")
+    return size
+
+
+def _parse_keep_unread(value: Any) -> bool | tuple[str, ...]:
+    example = "write True for all groups that read the topic, a list of groups, or False"
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        raise TypeError(f"keep_unread={value!r} is a str: write [{value!r}] for this group, or True for all of them.")
+    if not isinstance(value, (Sequence, set, frozenset)) or isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"keep_unread must not be a {type(value).__name__}: {example}.")
+    if not value:
+        raise ValueError(f"keep_unread={value!r} names no group: {example}.")
+    from tailrace.names import validate_group_name
+
+    # In order, so that the same groups named otherwise are the same setting.
+    return tuple(sorted({validate_group_name(name) for name in value}))
+
+
+def _unknown_setting(name: str) -> str:
+    from tailrace.names import did_you_mean
+
+    suggestion = did_you_mean(name, TopicSettings._fields)
+    if suggestion is not None:
+        return f"{name!r} is not a setting of a topic: did you mean {suggestion!r}?"
+    return f"{name!r} is not a setting of a topic: the settings are {', '.join(TopicSettings._fields)}."
+
+
+def _parse_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    listed = " or ".join((", ".join(map(repr, choices[:-1])), repr(choices[-1])))
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}: write {listed}.")
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not known: write {listed}.")
+    return value
+
+
+def _parse_bounded_size(value: Any, name: str, minimum: int, maximum: int) -> int:
+    size = parse_size(value, name)
+    if not minimum <= size <= maximum:
+        bounds = f"from {format_size(minimum)} to {format_size(maximum)}"
+        raise ValueError(f"{name}={value!r} is out of range: write a size {bounds}.")
+    return size

@@ -1,0 +1,1 @@
+"""The Spark sink: rows as frames in the tasks, committed by the driver."""

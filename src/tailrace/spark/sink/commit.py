@@ -1,0 +1,124 @@
+"""The commit of a batch in the driver: everything in one transaction with a marker, or by way of the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace import bulk
+from tailrace.bulk import InlinePart, StagedPart
+from tailrace.errors import SettingsMismatchError
+from tailrace.spark.sink import outbox
+
+if TYPE_CHECKING:
+    from tailrace.log import Log
+    from tailrace.spark.sink.rows import Place
+    from tailrace.spark.sink.targets import Planned
+
+# Staged segments of attempts that died are removed when nobody can still be about to commit them.
+ORPHANS_AGE = "1d"
+_SWEEP_SECONDS = 3_600.0
+# Segments that hold small parts for many partitions are taken apart in memory up to so much; more takes the outbox.
+UNPACKED_BYTES_MAX = 256 << 20
+
+
+class Mark(NamedTuple):
+    """By what a batch is known again: the name under which batches are counted, its number, what it was made of."""
+
+    application: str
+    batch: int
+    witness: str | None = None
+    # Of a stream only the last batch can come again, and with the same records.
+    streaming: bool = False
+
+
+def commit_batch(
+    log: Log,
+    parts: Sequence[InlinePart | StagedPart],
+    places: set[Place],
+    topics: Mapping[str, Planned],
+    lane: int,
+    mark: Mark | None,
+) -> bool:
+    """Append the parts of a batch, once for each number of an application; False when it was appended before."""
+    # An earlier batch of the same application that a crash left on its way must not be overtaken.
+    outbox.deliver_waiting(log, lane)
+    if mark is not None and _was_applied(log, mark):
+        bulk.abandon(log, [part for part in parts if isinstance(part, StagedPart)])
+        return False
+    _make_sure(log, topics)
+    marker, witness = (None, None) if mark is None else (mark[:2], mark.witness)
+    held = [part for part in parts if isinstance(part, StagedPart) and part.topic == outbox.TOPIC]
+    if len(places) > outbox.PLACES_MAX or sum(part.bytes for part in held) > UNPACKED_BYTES_MAX:
+        applied = outbox.put(log, lane, parts, marker, witness)
+    else:
+        applied = bulk.commit(log, _unpacked(parts), marker, witness).applied
+        bulk.abandon(log, held)
+    if mark is not None and not applied:
+        # Another driver was faster, with the same records or with others.
+        _was_applied(log, mark)
+    _sweep(log)
+    return applied
+
+
+def _was_applied(log: Log, mark: Mark) -> bool:
+    """Whether a batch was appended before; an error when it was, and had other records then."""
+    last = bulk.applied(log, mark.application)
+    if last is None or last < mark.batch:
+        return False
+    if mark.streaming:
+        stored = bulk.applied_witness(log, mark.application)
+        if last > mark.batch or (stored and mark.witness and stored != mark.witness):
+            raise SettingsMismatchError(_BEHIND.format(batch=mark.batch, last=last), hint=_BEHIND_HINT)
+    return True
+
+
+_BEHIND = (
+    "The checkpoint of this query is older than what the query has written to the log: batch {batch} comes again with "
+    "other records than before, and batch {last} was written already."
+)
+_BEHIND_HINT = (
+    "Nothing was written, and nothing was left out. If the checkpoint was put back from a copy, put back the newest "
+    "one, or start with a new one and startingOffsets behind what was written. Two drivers must not share a checkpoint."
+)
+
+
+def _unpacked(parts: Sequence[InlinePart | StagedPart]) -> list[InlinePart | StagedPart]:
+    plain: list[InlinePart | StagedPart] = []
+    for part in parts:
+        if isinstance(part, StagedPart) and part.topic == outbox.TOPIC:
+            plain += outbox.unpack(part)
+        else:
+            plain.append(part)
+    return plain
+
+
+def _make_sure(log: Log, topics: Mapping[str, Planned]) -> None:
+    """Create the topics that are new, and refuse rows that were sorted for others than there are now."""
+    for topic, planned in topics.items():
+        if planned.id is None:
+            try:
+                log.topic(topic, partitions=planned.partitions)
+            except SettingsMismatchError as error:
+                error.hint = "Nothing was written; another process created the topic meanwhile: run the write again."
+                raise
+            continue
+        # Only its number of partitions may have changed, which only grows.
+        if log.engine.entry(topic).id != planned.id:
+            raise SettingsMismatchError(
+                f"The topic {topic!r} was dropped and created again while the batch was computed.",
+                topic=topic,
+                hint="Nothing was written; run the write again.",
+            )
+
+
+_swept: dict[str, float] = {}
+
+
+def _sweep(log: Log) -> None:
+    """Remove what attempts that died have staged, now and then."""
+    now = monotonic()
+    if now - _swept.get(log.location, -_SWEEP_SECONDS) >= _SWEEP_SECONDS:
+        _swept[log.location] = now
+        bulk.sweep_staged(log, ORPHANS_AGE)

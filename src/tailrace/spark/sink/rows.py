@@ -1,0 +1,286 @@
+"""Rows on their way into topics: Arrow columns sorted by partition and made frames, without a loop over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tailrace.bulk import FrameBuilder, Frames
+from tailrace.disk.codec import codec_of
+from tailrace.engine import engine as engines
+from tailrace.errors import RecordTooLargeError
+from tailrace.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from tailrace.read.arrow import pyarrow, require
+from tailrace.spark.sink.hashing import partitions_of
+from tailrace.write.arrow_intake import prepare_runs
+from tailrace.write.intake import check_sizes
+
+if TYPE_CHECKING:
+    from tailrace.disk.frame import Prepared
+    from tailrace.spark.sink.columns import Columns
+    from tailrace.spark.sink.targets import Shape, Targets
+
+# So much is gathered before it is sorted by partition, so that frames are long even with many partitions.
+GATHERED_BYTES_MAX = 32 << 20
+# Rows without a key stay on one partition for so much, then move on to the next.
+KEYLESS_BYTES_MAX = 64 << 20
+
+
+class Place(NamedTuple):
+    """A partition that rows go to."""
+
+    topic: str
+    partition: int
+
+
+class Rows:
+    """The rows of one task, as frames of the partitions they go to."""
+
+    def __init__(self, columns: Columns, topic: str | None, targets: Targets, turn: int) -> None:
+        self.columns = columns
+        self.topic = topic
+        self.targets = targets
+        # Where rows without a key go: tasks have different ones, so that together they touch few partitions each.
+        self.turn = turn
+        self.count = 0
+        self.builders: dict[Place, FrameBuilder] = {}
+        self._keyless_bytes = 0
+        self._gathered: list[Any] = []
+        self._gathered_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """How much the frames take."""
+        return sum(builder.bytes for builder in self.builders.values())
+
+    def add(self, batch: Any) -> bool:
+        """Take in a RecordBatch; whether frames were made."""
+        if batch.num_rows:
+            self.count += batch.num_rows
+            self._gathered.append(batch)
+            self._gathered_bytes += batch.nbytes
+        if self._gathered_bytes < GATHERED_BYTES_MAX:
+            return False
+        self.sort()
+        return True
+
+    def sort(self) -> None:
+        """Make frames of what was gathered."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered:
+            # More than 2 GiB of a column stay in several batches.
+            for batch in pyarrow().Table.from_batches(gathered).combine_chunks().to_batches():
+                self._sort_batch(batch)
+
+    def finish(self, place: Place) -> Frames:
+        """The frames of one partition so far; it begins anew."""
+        return self.builders.pop(place).finish()
+
+    def _sort_batch(self, batch: Any) -> None:
+        named = _Named(batch, self.columns)
+        for topic, rows in self._by_topic(named):
+            shape = self.targets.shape(topic)
+            rows.check(topic, shape)
+            ordered, runs = self._by_partition(rows, topic, shape)
+            frames = ordered.frames([*runs.values()], shape)
+            for partition, some in zip(runs, frames, strict=True):
+                self.builders.setdefault(Place(topic, partition), FrameBuilder(shape.compress)).add(Frames(some))
+
+    def _by_topic(self, rows: _Named) -> Iterator[tuple[str, _Named]]:
+        if rows.topics is None or self.topic is not None:
+            if self.topic is None:
+                raise ValueError(NO_TOPIC)
+            yield self.topic, rows
+            return
+        if rows.topics.null_count:
+            raise ValueError(
+                f"{rows.topics.null_count} rows have no topic: fill the column, or give one topic for all."
+            )
+        compute = require("pyarrow.compute", "arrow")
+        encoded = rows.topics.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        if len(names) == 1:
+            yield names[0], rows
+            return
+        for code, some in rows.split(encoded.indices, compute):
+            yield names[code], some
+
+    def _by_partition(self, rows: _Named, topic: str, shape: Shape) -> tuple[_Named, dict[int, int]]:
+        """The rows sorted by partition, and where those of each partition end."""
+        compute = require("pyarrow.compute", "arrow")
+        codes = self._partitions(rows, topic, shape)
+        if isinstance(codes, int):
+            return rows, {codes: rows.count}
+        bounds = compute.min_max(codes).as_py()
+        if bounds["min"] == bounds["max"]:
+            return rows, {bounds["min"]: rows.count}
+        return rows.sorted(codes, compute)
+
+    def _partitions(self, rows: _Named, topic: str, shape: Shape) -> Any:
+        """The partition of every row: one number when it is the same for all, else a column."""
+        pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
+        given = rows.partitions
+        # The rows of one topic may have none where those of others do.
+        if given is None or given.null_count == len(given):
+            return self._chosen(rows, shape)
+        _check_partitions(given, topic, shape, compute)
+        if not given.null_count:
+            return given.cast(pa.int32())
+        chosen = self._chosen(rows, shape)
+        return compute.coalesce(
+            given.cast(pa.int32()), pa.scalar(chosen, pa.int32()) if isinstance(chosen, int) else chosen
+        )
+
+    def _chosen(self, rows: _Named, shape: Shape) -> Any:
+        """The partitions that the keys choose; rows without a key go together."""
+        pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
+        keys = rows.keys
+        if shape.partitions == 1:
+            return 0
+        if keys is None:
+            return self._keyless(rows.values, shape)
+        if not keys.null_count:
+            return partitions_of(keys, shape.partitions, shape.partitioner)
+        present = keys.is_valid()
+        by_key = partitions_of(keys.filter(present), shape.partitions, shape.partitioner)
+        without = pa.scalar(self._keyless(rows.values, shape), pa.int32())
+        return compute.replace_with_mask(pa.repeat(without, len(keys)), present, by_key)
+
+    def _keyless(self, values: Any, shape: Shape) -> int:
+        if self._keyless_bytes >= KEYLESS_BYTES_MAX:
+            self._keyless_bytes = 0
+            self.turn += 1
+        self._keyless_bytes += values.nbytes
+        return self.turn % shape.partitions
+
+
+class _Named:
+    """The columns of a batch by what they mean; None for one that says nothing."""
+
+    __slots__ = ("headers", "keys", "partitions", "times", "topics", "values")
+
+    def __init__(self, batch: Any, columns: Columns) -> None:
+        pa = pyarrow()
+
+        def column(index: int | None) -> Any:
+            if index is None or batch.column(index).null_count == batch.num_rows:
+                return None
+            return batch.column(index)
+
+        self.values = batch.column(columns.value).cast(pa.binary())
+        keys = column(columns.key)
+        self.keys = None if keys is None else keys.cast(pa.binary())
+        self.topics = column(columns.topic)
+        self.partitions = column(columns.partition)
+        self.headers = _renamed_headers(column(columns.headers))
+        self.times = _filled_times(column(columns.timestamp))
+
+    def take(self, indices: Any) -> _Named:
+        """Some of the rows."""
+        taken: _Named = object.__new__(_Named)
+        for name in self.__slots__:
+            column = getattr(self, name)
+            setattr(taken, name, None if column is None else column.take(indices))
+        return taken
+
+    def slice(self, first: int, count: int) -> _Named:
+        """Rows that follow one another."""
+        sliced: _Named = object.__new__(_Named)
+        for name in self.__slots__:
+            column = getattr(self, name)
+            setattr(sliced, name, None if column is None else column.slice(first, count))
+        return sliced
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.values)
+
+    def sorted(self, codes: Any, compute: Any) -> tuple[_Named, dict[int, int]]:
+        """The rows by their codes, those of one code in their order, and where those of each code end."""
+        # The sort is stable, and for numbers that are near one another it only counts them.
+        order = compute.sort_indices(codes)
+        runs = compute.run_end_encode(codes.take(order))
+        return self.take(order), dict(zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True))
+
+    def split(self, codes: Any, compute: Any) -> Iterator[tuple[int, _Named]]:
+        """The rows of each code, in their order."""
+        ordered, runs = self.sorted(codes, compute)
+        first = 0
+        for code, end in runs.items():
+            yield code, ordered.slice(first, end - first)
+            first = end
+
+    def frames(self, stops: list[int], shape: Shape) -> list[list[Prepared]]:
+        """Frames of each run of rows that ends where `stops` says."""
+        times = engines.FILES.now_us() if self.times is None else self.times
+        return prepare_runs(self.values, self.keys, self.headers, times, stops, codec_of(shape.compress))
+
+    def check(self, topic: str, shape: Shape) -> None:
+        """Refuse what no record can be, before it is made a frame."""
+        compute = require("pyarrow.compute", "arrow")
+        longest = compute.max(compute.binary_length(self.values)).as_py() or 0
+        if longest > shape.max_record_bytes:
+            raise RecordTooLargeError(
+                f"A value has {longest:,} bytes; the maximum of the topic {topic!r} is {shape.max_record_bytes:,}.",
+                size=longest,
+                maximum=shape.max_record_bytes,
+                hint="Nothing was written; split the value, or raise max_record_bytes of the topic (64 MiB at most).",
+            )
+        if self.keys is not None and self.keys.nbytes > KEY_BYTES_MAX:
+            check_sizes(0, compute.max(compute.binary_length(self.keys)).as_py() or 0, VALUE_BYTES_MAX)
+
+
+NO_TOPIC = (
+    "It is not said which topic the rows go to: "
+    'write .option("topic", "clicks"), or add a column topic with a name in every row.'
+)
+
+
+def _check_partitions(given: Any, topic: str, shape: Shape, compute: Any) -> None:
+    for number in compute.min_max(given).as_py().values():
+        if not 0 <= number < shape.partitions:
+            raise ValueError(
+                f"The column partition has {number}, and the topic {topic!r} has {shape.partitions} partitions, "
+                "counted from 0. Where it is null, the key decides."
+            )
+
+
+def _renamed_headers(headers: Any) -> Any:
+    """Headers as the library calls them: a list of structs of name and value."""
+    pa = pyarrow()
+    if headers is None:
+        return None
+    if pa.types.is_map(headers.type):
+        pair = [headers.keys, headers.items]
+    elif headers.flatten().null_count:
+        raise ValueError("The column headers has a null among the headers of a row: leave it out, or give it a value.")
+    else:
+        pair = [headers.values.field(0), headers.values.field(1)]
+    # Arrow makes no list with nulls from offsets that are themselves a slice, so they are computed anew.
+    offsets = require("pyarrow.compute", "arrow").add(headers.offsets, pa.scalar(0, pa.int32()))
+    pairs = pa.StructArray.from_arrays(pair, names=["name", "value"])
+    renamed = pa.ListArray.from_arrays(offsets, pairs, mask=headers.is_null() if headers.null_count else None)
+    _check_headers(renamed.flatten())
+    return renamed
+
+
+def _check_headers(pairs: Any) -> None:
+    """Refuse nulls, for which the format has no place."""
+    names, values = pairs.field(0), pairs.field(1)
+    if names.null_count:
+        raise ValueError("The column headers has a header whose key is null: leave it out, or give it a name.")
+    if values.null_count:
+        first = names[require("pyarrow.compute", "arrow").index(values.is_null(), True).as_py()].as_py()
+        raise ValueError(
+            f"The header {first!r} of a row has a null value, and a log stores no such: leave the header out of that "
+            "row, or give it a value, as coalesce(value, '')."
+        )
+
+
+def _filled_times(times: Any) -> Any:
+    """Times with now where there is none."""
+    if times is None or not times.null_count:
+        return times
+    now = pyarrow().scalar(engines.FILES.now_us(), times.type)
+    return require("pyarrow.compute", "arrow").coalesce(times, now)

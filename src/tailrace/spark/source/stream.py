@@ -1,0 +1,368 @@
+"""The streaming source: what came since the last batch, never before it is safe on disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from tailrace import bulk
+from tailrace.errors import OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.spark.logs import hinted, open_log
+from tailrace.spark.source.offsets import (
+    Bounds,
+    Place,
+    Positions,
+    Reached,
+    adopt,
+    beside,
+    check_present,
+    foreign,
+    from_json,
+    places_of,
+    starts,
+    topics_of,
+    unfinished,
+)
+from tailrace.spark.source.options import parse_options
+from tailrace.spark.source.plan import TailracePartition, plan_tasks
+from tailrace.spark.source.read import read_parts
+from tailrace.spark.source.schema import layout_of
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:
+    raise ImportError('Streams from a log need pyspark 4.2 or newer: pip install "pyspark>=4.2"') from None
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tailrace.log import Log
+
+logger = logging.getLogger("tailrace.spark")
+
+# How often a log that nobody has recovered since a power cut is looked at anew.
+REOPEN_SECONDS = 1.0
+# How often records may be removed between looking at a partition and planning to read it.
+LOOKS_MAX = 5
+ROWS_MAX = (1 << 63) - 1
+
+
+class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query: it lives in a process of its own on the driver, and a copy of it reads in each executor."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        with hinted():
+            self.options = parse_options(options)
+            self.layout = layout_of(schema, self.options)
+            if self.options.stop is not None:
+                raise ValueError(f"{self.options.stop.option} is for batches: a stream goes on.")
+        self._clear()
+
+    def _clear(self) -> None:
+        """What belongs to the process on the driver alone."""
+        self._log: Log | None = None
+        self._survey: bulk.Survey | None = None
+        self._opened = 0.0
+        # Where a query ends that reads what is available now.
+        self._target: Reached | None = None
+        self._recorded: Positions | None = None
+        self._triggered = float("-inf")
+        # The last look, with what it came to: a stream that waits asks a hundred times a second.
+        self._ended: tuple[Bounds, Reached] | None = None
+        # Where the last look found nothing new.
+        self._idle: tuple[dict[str, Any], Bounds] | None = None
+        # The last answer where a batch ends, and the end of what there was when it was shown beside that.
+        self._answered: dict[str, Any] | None = None
+        self._shown: tuple[Bounds, dict[str, Any] | None, dict[str, Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "layout": self.layout}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.options, self.layout = state["options"], state["layout"]
+        self._clear()
+
+    # What Spark asks for, in this order: names are its own.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins."""
+        with hinted():
+            bounds = self._look()
+            log = self._log
+            assert log is not None
+            check_present(log, bounds, self.options.selection, matched=False)
+            begin = starts(log, self.options, bounds, streaming=True)
+            return Reached(begin, _ids(bounds, begin), begin, self._log_id()).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """How much a batch holds at most."""
+        if self.options.max_offsets is None and self.options.min_offsets is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(self.options.max_offsets or ROWS_MAX)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember the end of what is there, which is where this query stops."""
+        with hinted():
+            bounds = self._look()
+            self._target = self._ends(bounds)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; `start` itself when there is nothing new."""
+        with hinted():
+            self._answered = self._next(start, limit)
+            return self._answered
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        bounds = self._look()
+        if self._idle == (start, bounds):
+            return start
+        stored = from_json(start)
+        reached = self._own(stored, start, bounds)
+        begin = self._going_on(reached, bounds)
+        self._record(reached)
+        end = self._target or self._ends(bounds)
+        # A partition never goes back, unless its records are gone.
+        ends = {place: max(offset, begin.get(place, 0)) for place, offset in end.positions.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            if self._is_too_little(begin, ends):
+                return start
+            if isinstance(limit, ReadMaxRows):
+                ends = limited(begin, ends, limit.max_rows)
+        ids = end.ids
+        left: Positions = {}
+        if reached.log == end.log:
+            wanted = self.options.selection.includes
+            left = {place: at for place, at in reached.positions.items() if not wanted(place)}
+        if left:
+            # What a query no longer asks for, it may ask for again: it goes on there then.
+            ends = {**left, **ends}
+            ids = {**{topic: reached.ids[topic] for topic in topics_of(left) if topic in reached.ids}, **ids}
+        # Offsets of Kafka are replaced at once, also when there is nothing new.
+        if ends == reached.positions and ids == reached.ids and end.log == stored.log:
+            self._idle = (start, bounds)
+            return start
+        self._triggered = time.monotonic()
+        first = reached.positions if reached.begin is None else reached.begin
+        return Reached(ends, ids, first, end.log).to_json(left)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The end of what there is, from which one tells how far behind a query is."""
+        with hinted():
+            bounds = self._look()
+            if self._shown is None or self._shown[:2] != (bounds, self._answered):
+                ends = self._ends(bounds)
+                latest = ends.to_json() if self._answered is None else beside(ends, self._answered)
+                self._shown = (bounds, self._answered, latest)
+            return self._shown[2]
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one batch, the same whenever it is repeated."""
+        with hinted():
+            until, reached = self._batch(start, end)
+            for look in range(LOOKS_MAX):
+                try:
+                    return self._plan(reached, until)
+                except OffsetOutOfRangeError:
+                    # Removed in this moment, or for good: the next look knows.
+                    if (self.options.fail_on_data_loss and look) or look == LOOKS_MAX - 1:
+                        raise
+            return []
+
+    def _batch(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[Reached, Reached]:
+        """The end of a batch, and its start."""
+        until, reached = from_json(end), from_json(start)
+        if until.log is None:
+            if reached.log is not None:
+                raise unfinished(end)
+            bounds = self._look()
+            return self._own(until, end, bounds), self._own(reached, start, bounds)
+        if until.begin is not None and reached.begin != until.begin:
+            # The first batch: what Spark calls its start was worked out anew since, or is that of Kafka.
+            reached = Reached(until.begin, until.ids, log=until.log)
+        return until, reached
+
+    def _plan(self, reached: Reached, until: Reached) -> list[TailracePartition]:
+        begin = self._going_on(reached, self._look(), until)
+        ranges = {place: (begin[place], stop) for place, stop in until.positions.items() if place in begin}
+        assert self._log is not None
+        return plan_tasks(self._log, ranges, self.options.min_partitions, self.options.max_records)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The records of one task; without any task Spark makes up an empty one."""
+        parts = partition.parts if isinstance(partition, TailracePartition) else ()
+        return read_parts(parts, self.layout, self.options.fail_on_data_loss)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: progress is known from where the next batch starts, also when none follows."""
+
+    def stop(self) -> None:
+        """Give everything back."""
+        if self._log is not None:
+            self._log.close()
+        self._log = self._survey = None
+
+    # The log.
+
+    def _look(self) -> Bounds:
+        """The topics that are read, as they stand now."""
+        now = time.monotonic()
+        if self._survey is not None and now - self._opened > REOPEN_SECONDS and self._survey.frozen:
+            self.stop()
+        if self._survey is None:
+            options = self.options
+            # Only a group's cursors are written.
+            self._log = open_log(options.location, options.namespace, write=options.group is not None)
+            self._survey = bulk.Survey(self._log, options.selection.wants)
+            self._opened = now
+        return self._survey.look()
+
+    def _ends(self, bounds: Bounds) -> Reached:
+        if self._ended is None or self._ended[0] != bounds:
+            places = places_of(bounds, self.options.selection)
+            ends = {place: bounds[place[0]].durable[place[1]] for place in places}
+            self._ended = (bounds, Reached(ends, _ids(bounds, places), log=self._log_id()))
+        return self._ended[1]
+
+    def _log_id(self) -> str:
+        assert self._log is not None
+        return self._log.engine.store.home.log_id.hex()
+
+    def _own(self, reached: Reached, stored: dict[str, Any], bounds: Bounds) -> Reached:
+        """Offsets of a log, which those of Kafka are only for a user who says so."""
+        if reached.log is not None:
+            return reached
+        if not self.options.from_kafka:
+            raise foreign(stored)
+        return adopt(reached, bounds, self.options.selection, self._log_id())
+
+    def _record(self, reached: Reached) -> None:
+        """Store how far the query came for its group, when that changed."""
+        if self.options.group is None or reached.positions == self._recorded:
+            return
+        assert self._log is not None
+        selection = self.options.selection
+        positions = {place: at for place, at in reached.positions.items() if selection.includes(place)}
+        bulk.record_progress(
+            self._log,
+            self.options.group,
+            positions,
+            # A regular expression means nothing to a group: the topics it found do.
+            selection.names or topics_of(positions),
+        )
+        self._recorded = reached.positions
+
+    # How much, and from where.
+
+    def _is_too_little(self, begin: Positions, ends: Positions) -> bool:
+        """Whether to wait for more; a query that ends, or has waited long enough, does not."""
+        least = self.options.min_offsets
+        if least is None or self._target is not None:
+            return False
+        waited = time.monotonic() - self._triggered
+        return waited < self.options.max_delay and sum(ends[place] - begin.get(place, 0) for place in ends) < least
+
+    def _going_on(self, reached: Reached, bounds: Bounds, until: Reached | None = None) -> Positions:
+        """Where to go on in every partition; what is gone is an error, or is left out and told.
+
+        With `until` it is about the partitions of one batch; otherwise about all that are read.
+        """
+        places = set(places_of(bounds, self.options.selection))
+        wanted = sorted(places | reached.positions.keys()) if until is None else sorted(until.positions)
+        begin: Positions = {}
+        here = self._log_id()
+        other = reached.log != here
+        changed = until is not None and until.log != here
+        for place in wanted:
+            topic, index = place
+            known = reached.ids.get(topic)
+            if known is not None and other:
+                known = -1
+            if place not in places or (until is not None and (until.ids.get(topic) != bounds[topic].id or changed)):
+                # One that the query no longer asks for is not missed.
+                if self.options.selection.includes(place):
+                    self._lose(place, None, until)
+                continue
+            first = reached.positions.get(place, 0)
+            if known is not None and known != bounds[topic].id:
+                self._lose(place, None, until)
+                first = 0
+            earliest, durable = bounds[topic].earliest[index], bounds[topic].durable[index]
+            if first < earliest:
+                self._lose(place, (first, earliest), until)
+            elif first > durable:
+                self._lose(place, (first, durable), until)
+            begin[place] = min(max(first, earliest), durable)
+        return begin
+
+    def _lose(self, place: Place, gone: tuple[int, int] | None, until: Reached | None) -> None:
+        """Records are not there that the query should read: an error, or a line in the driver's log."""
+        topic, index = place
+        name = f"{topic}[{index}]"
+        hint = (
+            "Nothing was skipped; start the query with failOnDataLoss set to false to go on with what is there, "
+            "or with a new checkpoint."
+        )
+        if gone is None:
+            error: Exception = TopicNotFoundError(
+                f"The topic {topic!r} was dropped, or its log was made anew, and with it what this query had not read "
+                f"of {name}.",
+                topic=topic,
+                hint=hint,
+            )
+        elif gone[0] < gone[1]:
+            error = OffsetOutOfRangeError(
+                f"The records {gone[0]} to {gone[1] - 1} of {name} are gone: retention or a trim removed them before "
+                f"this query read them. The earliest record is {gone[1]}.",
+                earliest=gone[1],
+                hint=hint,
+            )
+        else:
+            error = OffsetOutOfRangeError(
+                f"{name} ends at {gone[1]}, but this query has read up to {gone[0]}: the log is an older copy.",
+                latest=gone[1],
+                hint=hint,
+            )
+        if self.options.fail_on_data_loss:
+            raise error
+        if until is not None:
+            # Once a batch, and not whenever Spark asks whether there is something new.
+            logger.warning("%s The query goes on (failOnDataLoss is false).", error)
+
+
+class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query that cannot be run: it says why as soon as it is asked for anything.
+
+    The process in which Spark makes the reader of a stream shows an error of its own instead of one that comes up then.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def _refuse(self, *asked: Any, **named: Any) -> NoReturn:
+        raise self.error.with_traceback(None)
+
+    initialOffset = latestOffset = getDefaultReadLimit = reportLatestOffset = _refuse  # noqa: N815
+    prepareForTriggerAvailableNow = partitions = read = _refuse  # noqa: N815
+
+
+def limited(begin: Positions, ends: Positions, most: int) -> Positions:
+    """The same ends, nearer: about so many records over all partitions, shared out by what waits in each.
+
+    As Spark's Kafka source: a partition with little gets at least one record, so that none is starved.
+    """
+    waiting = {place: end - begin.get(place, 0) for place, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return ends
+    return {
+        place: end if waiting[place] <= 0 else min(end, begin.get(place, 0) + max(1, most * waiting[place] // total))
+        for place, end in ends.items()
+    }
+
+
+def _ids(bounds: Bounds, places: Any) -> dict[str, int]:
+    return {topic: bounds[topic].id for topic in topics_of(places)}

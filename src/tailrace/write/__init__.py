@@ -1,0 +1,1 @@
+"""Writing: records as frames, partitions chosen, producers, transactions."""
