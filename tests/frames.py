@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tailrace.disk import frame
-from tailrace.disk.columns import Part, columns
+from tailrace.disk.columns import FramePart, columns
 from tailrace.records import Headers, encode_headers
 
 TIME = 1_700_000_000_000_000
@@ -19,7 +19,9 @@ HEADERS = st.lists(st.tuples(st.text("ab", max_size=3), st.binary(max_size=5)), 
 ROWS = st.lists(st.tuples(ITEM, ITEM, HEADERS), min_size=1, max_size=20)
 
 
-def parts(frames: Sequence[frame.Prepared], topic: str = "orders", partition: int = 0, base: int = 0) -> list[Part]:
+def parts(
+    frames: Sequence[frame.Prepared], topic: str = "orders", partition: int = 0, base: int = 0
+) -> list[FramePart]:
     """Every record of the frames, one part a frame."""
     placed = frame.place(frames, base, 0)
     data = b"".join(placed.buffers)
@@ -31,12 +33,12 @@ def parts(frames: Sequence[frame.Prepared], topic: str = "orders", partition: in
         assert frame.body_fits(data, position, header)
         start = position + frame.HEADER_BYTES
         body = memoryview(data)[start : start + header.body_length]
-        found.append(Part(topic, partition, columns(header, body, header.base), 0, header.count))
+        found.append(FramePart(topic, partition, columns(header, body, header.base), 0, header.count))
         position += header.size
     return found
 
 
-def gapped(offsets: Sequence[int], values: Sequence[bytes], topic: str = "orders", partition: int = 0) -> Part:
+def gapped(offsets: Sequence[int], values: Sequence[bytes], topic: str = "orders", partition: int = 0) -> FramePart:
     """A part whose offsets are not dense, as a vacuum leaves them."""
     (dense,) = frame.prepare(values, None, None, TIME)
     relative = [offset - offsets[0] for offset in offsets]
@@ -45,13 +47,13 @@ def gapped(offsets: Sequence[int], values: Sequence[bytes], topic: str = "orders
     made = frame.Header(
         0, frame.GAPS, len(values), len(body), len(body), 0, 0, relative[-1] + 1, 0, TIME, TIME, 0, 0, 0, 0, 0
     )
-    return Part(topic, partition, columns(made, body, offsets[0]), 0, len(values))
+    return FramePart(topic, partition, columns(made, body, offsets[0]), 0, len(values))
 
 
 @st.composite
-def several(draw: Any) -> list[Part]:
+def several(draw: Any) -> list[FramePart]:
     """Parts of several topics and partitions, of every kind of column, cut at both ends."""
-    found: list[Part] = []
+    found: list[FramePart] = []
     for _ in range(draw(st.integers(0, 4))):
         rows = draw(ROWS)
         values, keys, headers = ([row[index] for row in rows] for index in range(3))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from tailrace.disk import frame
-from tailrace.disk.columns import Part, columns
+from tailrace.disk.columns import FramePart, columns
 from tailrace.errors import CorruptionError, MissingExtraError
 from tailrace.read import arrow
 from tailrace.read.batch import Batch
@@ -22,7 +22,7 @@ from tests.frames import TIME, gapped, parts, several
 pa = pytest.importorskip("pyarrow")
 
 
-def rows(found: list[Part]) -> list[dict[str, Any]]:
+def rows(found: list[FramePart]) -> list[dict[str, Any]]:
     return [
         {
             "topic": record.topic,
@@ -38,7 +38,7 @@ def rows(found: list[Part]) -> list[dict[str, Any]]:
 
 
 @given(several())
-def test_arrow_equals_the_records(found: list[Part]) -> None:
+def test_arrow_equals_the_records(found: list[FramePart]) -> None:
     batch = Batch(found).to_arrow()
     assert isinstance(batch, pa.RecordBatch)
     assert batch.schema == arrow.schema()
@@ -77,13 +77,13 @@ def test_without_arange_offsets_are_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert Batch(found).to_arrow().column("offset").to_pylist() == [10, 11, 12]
 
 
-def damaged(offsets: tuple[int, ...]) -> Part:
+def damaged(offsets: tuple[int, ...]) -> FramePart:
     body = struct.pack("<4i", 0, 1, 2, 8) + b"abcdefgh"
     header = frame.Header(0, 0, 3, len(body), len(body), 0, 0, 3, 0, TIME, TIME, 0, 0, 0, 0, 0)
     made = columns(header, body, 30)
     # They are checked when a frame is opened, and once more before Arrow reads through them.
     made.value_offsets = memoryview(struct.pack(f"<{len(offsets)}i", *offsets)).cast("i")
-    return Part("orders", 4, made, 0, 3)
+    return FramePart("orders", 4, made, 0, 3)
 
 
 @pytest.mark.parametrize("offsets", [(0, 1 << 30, 2, 8), (0, -9, 2, 8), (0, 5, 3, 8)])

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.disk.columns import Part
+from tailrace.disk.columns import FramePart
 from tailrace.disk.frame import prepare
 from tailrace.read.batch import Batch
 from tailrace.records import EMPTY_HEADERS, Record, decode_headers, encode_headers
 from tests.frames import TIME, gapped, parts, several
 
 
-def one_by_one(found: Sequence[Part]) -> list[Record]:
+def one_by_one(found: Sequence[FramePart]) -> list[Record]:
     return [
         Record(
             topic, partition, found.offset(index), found.time(index), found.key(index), found.value(index),
@@ -27,7 +27,7 @@ def one_by_one(found: Sequence[Part]) -> list[Record]:
 
 
 @given(several(), st.data())
-def test_a_batch_is_a_sequence(found: list[Part], data: st.DataObject) -> None:
+def test_a_batch_is_a_sequence(found: list[FramePart], data: st.DataObject) -> None:
     batch, expected = Batch(found), one_by_one(found)
     assert len(batch) == len(expected)
     assert [*batch] == expected

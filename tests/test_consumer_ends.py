@@ -13,7 +13,7 @@ import pytest
 
 import tailrace
 from tailrace import errors
-from tailrace.groups.session import Duty
+from tailrace.groups.session import Session
 from tests.consuming import LONG, cursor, descriptors, fill, in_thread, locks, numbers, wait_until
 from tests.processes import in_fork, run, start
 
@@ -48,13 +48,13 @@ class TestClosing:
             consumer.commit()
         consumer.poll(1)
         consumer.poll(2)
-        leave = Duty.leave
+        leave = Session.leave
 
-        def interrupted(self: Duty, positions: object) -> None:
-            monkeypatch.setattr(Duty, "leave", leave)
+        def interrupted(self: Session, positions: object) -> None:
+            monkeypatch.setattr(Session, "leave", leave)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Duty, "leave", interrupted)
+        monkeypatch.setattr(Session, "leave", interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.close()
         consumer.close()

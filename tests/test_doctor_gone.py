@@ -21,7 +21,7 @@ from tailrace.engine.engine import Engine
 from tailrace.errors import CorruptionError, NotALogError, VersionError
 from tailrace.maintain import doctor
 from tailrace.maintain.doctor import look as looking
-from tailrace.maintain.doctor.segments import Survey
+from tailrace.maintain.doctor.segments import SegmentSurvey
 from tests.doctoring import codes, contents, diagnose, only, shell
 
 
@@ -266,7 +266,7 @@ def test_a_namespace_that_is_dropped_while_it_is_looked_at_is_no_damage(path, mo
     fill(path, "inner")
     plain = doctor.survey
 
-    def survey(engine: Engine) -> Survey:
+    def survey(engine: Engine) -> SegmentSurvey:
         if engine.path.endswith("/inner"):
             with tailrace.open(path) as log:
                 log.drop_namespace("inner")

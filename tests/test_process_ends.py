@@ -12,8 +12,8 @@ import tailrace
 from tailrace import errors
 from tailrace.engine.engine import Engine
 from tailrace.groups.consumer import Consumer
-from tailrace.groups.member import Seat
-from tailrace.groups.session import Duty
+from tailrace.groups.member import Member
+from tailrace.groups.session import Session
 from tailrace.names import group_topic
 from tailrace.write.producer import Producer
 from tailrace.write.transaction import Transaction
@@ -83,14 +83,14 @@ class TestClosingBesideProcess:
         log = tailrace.open(path, durable=False)
         fill(log, "t", 3)
         future = log.topic("held").producer(linger="20s").append("kept")
-        inside, stand_up = threading.Event(), Seat.stand_up
+        inside, stand_up = threading.Event(), Member.stand_up
 
         def function(record):
             log.evict_member("g", log.group("g").members[0].id)
             return record.value
 
         def stood_up(self):
-            monkeypatch.setattr(Seat, "stand_up", stand_up)
+            monkeypatch.setattr(Member, "stand_up", stand_up)
             consumer, me = log._consumers()[0], threading.get_ident()
             inside.set()
 
@@ -100,7 +100,7 @@ class TestClosingBesideProcess:
             wait_until(lambda: log.is_closed() or is_waited_for())
             stand_up(self)
 
-        monkeypatch.setattr(Seat, "stand_up", stood_up)
+        monkeypatch.setattr(Member, "stand_up", stood_up)
         ended = in_thread(lambda: log.process("t", function, "out", group="g", batch=1))
         assert inside.wait(LONG)
         log.close()
@@ -157,7 +157,7 @@ class TestClosingBesideTransactions:
         consumer.poll(2)
         committing, leaving = threading.Event(), threading.Event()
         enlisted = []
-        commit, leave = Transaction._commit, Duty.leave
+        commit, leave = Transaction._commit, Session.leave
 
         def committed(self, calls, cursors):
             enlisted.extend(cursors)
@@ -176,7 +176,7 @@ class TestClosingBesideTransactions:
                 consumer.commit(tx)
 
         monkeypatch.setattr(Transaction, "_commit", committed)
-        monkeypatch.setattr(Duty, "leave", left)
+        monkeypatch.setattr(Session, "leave", left)
         worker = threading.Thread(target=work)
         worker.start()
         assert committing.wait(LONG)
@@ -238,7 +238,7 @@ def test_a_handler_that_closes_again_does_not_wait_for_its_own_thread(log, monke
     fill(log, "t", 3)
     consumer = log.consumer("t", "g")
     consumer.poll(1)
-    leave = Duty.leave
+    leave = Session.leave
     polled = []
 
     def is_waiting():
@@ -250,7 +250,7 @@ def test_a_handler_that_closes_again_does_not_wait_for_its_own_thread(log, monke
         return "with self._mutex" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
     def left(self, positions):
-        monkeypatch.setattr(Duty, "leave", leave)
+        monkeypatch.setattr(Session, "leave", leave)
         other.start()
         wait_until(is_waiting)
         # A handler would wait for ever here if it did not know this.
@@ -259,7 +259,7 @@ def test_a_handler_that_closes_again_does_not_wait_for_its_own_thread(log, monke
         leave(self, positions)
 
     other = threading.Thread(target=lambda: polled.append(len(consumer.poll())))
-    monkeypatch.setattr(Duty, "leave", left)
+    monkeypatch.setattr(Session, "leave", left)
     consumer.close()
     other.join(LONG)
     assert polled == [0]

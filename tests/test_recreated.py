@@ -11,7 +11,7 @@ import pytest
 import tailrace
 from tailrace import errors
 from tailrace.disk.store import Store
-from tailrace.write.futures import Group
+from tailrace.write.futures import PendingBatch
 from tailrace.write.partitioner import murmur2
 from tailrace.write.transaction import Share
 
@@ -276,7 +276,7 @@ def test_a_record_that_was_interrupted_harms_no_other(log, column, partitions):
 def test_a_record_with_a_key_that_was_interrupted_after_it_was_taken(log, monkeypatch):
     """The values that come after it alone must not go past the column that it began."""
     topic = log.topic("orders")
-    add = Group.add
+    add = PendingBatch.add
 
     def interrupted(*arguments):
         add(*arguments)
@@ -284,7 +284,7 @@ def test_a_record_with_a_key_that_was_interrupted_after_it_was_taken(log, monkey
 
     with topic.producer(linger="1h") as sending:
         sending.append("0")
-        monkeypatch.setattr(Group, "add", interrupted)
+        monkeypatch.setattr(PendingBatch, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sending.append("1", key="a")
         monkeypatch.undo()

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import MORE, Prepared, place, prepare, salt_chain
-from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan, reach_behind
+from tailrace.disk.repair.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
 
 SALT = 12_345
@@ -54,10 +54,10 @@ class Made:
         behind = reach_behind(self.read, SALT, len(self.data))
         return None if behind is None else behind.offset
 
-    def pieces(self, kind: str) -> list[Run | Hole]:
-        scan = Scan(self.read, len(self.data), self.index.span, self.anchors(kind), Index(SALT))
+    def pieces(self, kind: str) -> list[FrameRun | Hole]:
+        scan = SegmentScan(self.read, len(self.data), self.index.span, self.anchors(kind), Index(SALT))
         pieces = scan.run(salt_chain(SALT))
-        assert scan.whole == (len(pieces) == 1 and isinstance(pieces[0], Run))
+        assert scan.whole == (len(pieces) == 1 and isinstance(pieces[0], FrameRun))
         return pieces
 
     def scan(self, kind: str) -> tuple[set[int], set[int]]:
@@ -66,7 +66,7 @@ class Made:
         # Runs and holes follow one another without a gap.
         assert [piece.first for piece in pieces] == [0, *(piece.after for piece in pieces[:-1])]
         assert pieces[-1].after == self.index.span
-        kept = {offset for each in pieces if isinstance(each, Run) for offset in range(each.first, each.after)}
+        kept = {offset for each in pieces if isinstance(each, FrameRun) for offset in range(each.first, each.after)}
         lost = {offset for each in pieces if isinstance(each, Hole) for offset in range(each.first, each.after)}
         return kept, lost
 
@@ -200,7 +200,7 @@ def test_a_frame_that_does_not_follow_is_taken_in_its_place_or_where_the_end_vou
     whole = b"".join(place(singles(b"a", older), 0, salt_chain(SALT)).buffers)
     made.data[HEADER_BYTES : HEADER_BYTES + len(whole)] = whole
     assert made.scan(kind) == ({0, 1, 2, 3}, set())
-    assert [type(piece) for piece in made.pieces(kind)] == [Run, Hole, Run]
+    assert [type(piece) for piece in made.pieces(kind)] == [FrameRun, Hole, FrameRun]
 
 
 @pytest.mark.parametrize("value", [b"b" * 60, b"b"], ids=["as long", "shorter"])

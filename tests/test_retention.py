@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import tailrace
 from tailrace import errors
-from tailrace.maintain.retention import LAST_US, Piece, Rule, Verdict, closes, newer_bytes, plan
+from tailrace.maintain.retention import LAST_US, Rule, SegmentSpan, Verdict, closes, newer_bytes, plan
 from tailrace.settings import TopicSettings
 
 NOW = 1_800_000_000_000_000
@@ -17,10 +17,10 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 
-def pieces(*ages: int, partition: int = 0, size: int = 100, active: bool = True) -> list[Piece]:
+def pieces(*ages: int, partition: int = 0, size: int = 100, active: bool = True) -> list[SegmentSpan]:
     """Segments of ten records each whose newest record is so old, the last of them active."""
     made = [
-        Piece(partition, at * 10, at * 10 + 10, size, 10, NOW - age - 1, NOW - age, created=NOW - age - 2)
+        SegmentSpan(partition, at * 10, at * 10 + 10, size, 10, NOW - age - 1, NOW - age, created=NOW - age - 2)
         for at, age in enumerate(ages)
     ]
     if active and made:
@@ -196,7 +196,7 @@ sizes = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 100)), min_size=1,
 def test_the_bound_holds_and_nothing_goes_that_need_not(partitions, limit):
     made = [
         [
-            Piece(index, at, at + 1, size, 1, time, time, sealed=at < len(rows) - 1)
+            SegmentSpan(index, at, at + 1, size, 1, time, time, sealed=at < len(rows) - 1)
             for at, (time, size) in enumerate(rows)
         ]
         for index, rows in enumerate(partitions)
@@ -273,14 +273,14 @@ def test_what_is_due_waits_for_named_groups_also_before_they_exist():
     ],
 )
 def test_an_active_segment_is_closed_when_it_pins_what_is_due(rule, age, oldest, closed):
-    piece = Piece(0, 0, 10, 100, 10, NOW - oldest, LAST_US, sealed=False, created=NOW - age)
+    piece = SegmentSpan(0, 0, 10, 100, 10, NOW - oldest, LAST_US, sealed=False, created=NOW - age)
     assert closes(rule, piece, {"billing": [10]}, NOW) is closed
     assert not closes(rule, piece._replace(sealed=True), {"billing": [10]}, NOW)
     assert not closes(rule, piece._replace(trouble="it is damaged"), {"billing": [10]}, NOW)
 
 
 def test_a_large_active_segment_is_closed_when_all_of_it_was_read():
-    piece = Piece(0, 0, 10, 2 << 20, 10, NOW, LAST_US, sealed=False, created=NOW)
+    piece = SegmentSpan(0, 0, 10, 2 << 20, 10, NOW, LAST_US, sealed=False, created=NOW)
     rule = Rule(read=True, segment_age_us=DAY)
     assert closes(rule, piece, {"billing": [10], "audit": [10]}, NOW)
     assert not closes(rule, piece, {"billing": [10], "audit": [9]}, NOW)

@@ -16,7 +16,7 @@ from tailrace.bulk import InlinePart, build, commit
 from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.files import Files
 from tailrace.disk.gauges import BUCKETS, Totals, bucket_bounds
-from tailrace.maintain.stats import Survey, _full_in
+from tailrace.maintain.stats import PartitionSurvey, _full_in
 
 TIME = 1_700_000_000_000_000
 
@@ -168,7 +168,7 @@ def test_asking_again_touches_no_file_of_an_idle_topic(log):
 
     from tailrace.maintain import stats as statistics
 
-    survey = statistics._surveys.setdefault(log.engine.store, Survey(log.engine.store))
+    survey = statistics._surveys.setdefault(log.engine.store, PartitionSurvey(log.engine.store))
     survey.files = Counting()
     first = log.topics()
     assert len({path for path in touched if "/topics/" in path}) >= 200

@@ -13,7 +13,7 @@ from tailrace import limits
 from tailrace.cli import arguments
 from tailrace.cli import input as intake
 from tailrace.cli.ending import CommandError
-from tailrace.cli.input import BadLine, Entry
+from tailrace.cli.input import BadLine, InputRecord
 from tailrace.cli.rows import read_rows
 
 
@@ -26,7 +26,7 @@ def test_lines_are_kept_byte_for_byte():
     entries, bad = lines(b"a\n\n\xff\r\nlast")
     assert [entry.value for entry in entries] == [b"a", b"", b"\xff\r", b"last"]
     assert bad == []
-    assert lines(b"a\n")[0] == [Entry(b"a")]
+    assert lines(b"a\n")[0] == [InputRecord(b"a")]
     assert lines(b"") == ([], [])
 
 
@@ -49,12 +49,12 @@ def test_a_slow_pipe_gives_what_it_has():
     with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb", 0) as sender:
         batches = intake.read_lines(stream, intake.line_parser(None, None))
         sender.write(b"one\ntw")
-        assert next(batches).entries == [Entry(b"one")]
+        assert next(batches).entries == [InputRecord(b"one")]
         sender.write(b"o\nthree")
-        assert next(batches).entries == [Entry(b"two")]
+        assert next(batches).entries == [InputRecord(b"two")]
         closer = threading.Timer(0.05, sender.close)
         closer.start()
-        assert next(batches).entries == [Entry(b"three")]
+        assert next(batches).entries == [InputRecord(b"three")]
         closer.join()
 
 
@@ -67,7 +67,7 @@ def test_json_lines_are_stored_as_they_stand():
 
 def test_a_bad_line_is_the_last_unless_lenient():
     batches = list(intake.read_lines(io.BytesIO(b"1\n{\n3\n"), intake.json_parser(None)))
-    assert [(batch.entries, [bad.line for bad in batch.bad]) for batch in batches] == [([Entry(b"1")], [2])]
+    assert [(batch.entries, [bad.line for bad in batch.bad]) for batch in batches] == [([InputRecord(b"1")], [2])]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_bad_line_is_the_last_unless_lenient():
     [(b'{"k":"a"}', b"a"), (b'{"k":7}', b"7"), (b'{"k":null}', None), (b'{"k":{"x": [1]}}', b'{"x":[1]}')],
 )
 def test_a_key_comes_from_its_field(line, key):
-    assert intake.json_parser("k")(line) == Entry(line, key)
-    assert intake.line_parser(None, "k")(line) == Entry(line, key)
+    assert intake.json_parser("k")(line) == InputRecord(line, key)
+    assert intake.line_parser(None, "k")(line) == InputRecord(line, key)
 
 
 @pytest.mark.parametrize("line", [b'{"other":1}', b"[1]", b"3"])
@@ -86,8 +86,8 @@ def test_a_missing_key_field_is_a_bad_line(line):
 
 
 def test_a_null_value_is_a_tombstone():
-    assert intake.record_parser(None, None)(b'{"value":null,"key":"k"}') == Entry(None, b"k")
-    assert intake.record_parser(b"k", None)(b'{"value":null}') == Entry(None, b"k")
+    assert intake.record_parser(None, None)(b'{"value":null,"key":"k"}') == InputRecord(None, b"k")
+    assert intake.record_parser(b"k", None)(b'{"value":null}') == InputRecord(None, b"k")
 
 
 def test_a_record_as_read_prints_it():
@@ -108,7 +108,7 @@ def test_a_record_as_read_prints_it():
     [(b'{"value":"text"}', b"text"), (b'{"value":{"a": 1}}', b'{"a":1}'), (b'{"value":7}', b"7")],
 )
 def test_values_that_are_not_text_become_json(line, value):
-    assert intake.record_parser(None, None)(line) == Entry(value)
+    assert intake.record_parser(None, None)(line) == InputRecord(value)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def rows(data: bytes, key_field=None, **options):
 def test_rows_become_objects():
     entries, bad = rows('\ufeffid,name\n1,"a ""b"" c"\n\n2,"two\nlines"\n'.encode(), "id")
     assert entries == [
-        Entry(b'{"id":"1","name":"a \\"b\\" c"}', b"1"),
-        Entry(b'{"id":"2","name":"two\\nlines"}', b"2"),
+        InputRecord(b'{"id":"1","name":"a \\"b\\" c"}', b"1"),
+        InputRecord(b'{"id":"2","name":"two\\nlines"}', b"2"),
     ]
     assert bad == []
 
@@ -198,8 +198,8 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_text():
     entries, bad = lines(mark + b'{"id": 1}\n{"id": 2}\n', intake.json_parser("id"), text=True)
     assert [entry.value for entry in entries] == [b'{"id": 1}', b'{"id": 2}']
     assert bad == []
-    assert lines(mark + b"a\n")[0] == [Entry(mark + b"a")]
-    assert rows(mark + b'"id",n\n1,2\n', "id")[0] == [Entry(b'{"id":"1","n":"2"}', b"1")]
+    assert lines(mark + b"a\n")[0] == [InputRecord(mark + b"a")]
+    assert rows(mark + b'"id",n\n1,2\n', "id")[0] == [InputRecord(b'{"id":"1","n":"2"}', b"1")]
 
 
 def test_what_the_topic_would_refuse_is_a_bad_line():
@@ -236,8 +236,10 @@ def test_a_csv_with_wrong_names_is_refused(data, reason):
 
 
 def test_columns_that_no_entry_has_are_left_out():
-    assert intake.columns([Entry(b"a"), Entry(None)]) == ([b"a", None], None, None, None)
-    values, keys, _, timestamps = intake.columns([Entry(b"a", b"k"), Entry(b"b", None, None, 1_700_000_000_000_000)])
+    assert intake.columns([InputRecord(b"a"), InputRecord(None)]) == ([b"a", None], None, None, None)
+    values, keys, _, timestamps = intake.columns(
+        [InputRecord(b"a", b"k"), InputRecord(b"b", None, None, 1_700_000_000_000_000)]
+    )
     assert (values, keys) == ([b"a", b"b"], [b"k", None])
     assert timestamps[1] == 1_700_000_000_000_000
     assert timestamps[0] > timestamps[1]

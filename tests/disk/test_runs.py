@@ -13,7 +13,7 @@ from tests.frames import HEADERS, ITEM, TIME
 from tailrace.disk import frame
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import Columns, columns
-from tailrace.disk.recovery import Place, follow_chain
+from tailrace.disk.recovery import ChainEnd, follow_chain
 from tailrace.disk.runs import Run, begins_run, skim_run, take_run
 from tailrace.disk.segment import walk, whole_groups
 from tailrace.records import encode_headers
@@ -183,6 +183,6 @@ def test_a_chain_is_followed_to_the_same_place_in_either_way(rows: list[Any], cu
     for found in whole_groups(walk(reading(data), 0, 0, CHAIN, len(data), bodies=True)):
         header, last = found[-1].header, found[-1].position
         position, offset, chain = last + header.size, header.base + header.span, header.crc
-    assert follow_chain(reading(data), Place(0, 0, CHAIN, 0), len(data)) == (position, offset, chain, last)
-    unknown = follow_chain(reading(data), Place(0, -1, CHAIN, 0), len(data))
+    assert follow_chain(reading(data), ChainEnd(0, 0, CHAIN, 0), len(data)) == (position, offset, chain, last)
+    unknown = follow_chain(reading(data), ChainEnd(0, -1, CHAIN, 0), len(data))
     assert unknown == (position, offset if position else -1, chain, last)

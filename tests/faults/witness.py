@@ -20,7 +20,7 @@ import tailrace
 from tailrace.disk.admin import Admin
 from tailrace.groups import group_topic as group_log
 from tailrace.groups.group_topic import find_group
-from tailrace.groups.session import Duty, Enlisted
+from tailrace.groups.session import Enlisted, Session
 from tailrace.groups.state import Place
 from tailrace.names import group_topic
 from tests.tuning import tune
@@ -53,7 +53,7 @@ def instrument(home: Path, group: str, records_max: int) -> None:
     """Prepare this process, and every one that is forked from it."""
     seen = Counter(home / "witness.seen")
     trim = Admin.trim
-    sit, moved, enlisted = Duty.sit, Duty._record, Enlisted.record
+    sit, moved, enlisted = Session.sit, Session._record, Enlisted.record
 
     def wait_and_trim(self: Admin, topic_id: int, index: int, offset: int) -> int:
         entry = self.store.catalog.by_id.get(topic_id)
@@ -63,12 +63,12 @@ def instrument(home: Path, group: str, records_max: int) -> None:
                 time.sleep(STEP_SECONDS)
         return trim(self, topic_id, index, offset)
 
-    def sit_and_remember(self: Duty) -> None:
+    def sit_and_remember(self: Session) -> None:
         sit(self)
         # What was handed out just before another thread closed the consumer was handed out under this seat.
         self.last_seat = None if self.seat is None else self.seat.id  # type: ignore[attr-defined]
 
-    def record_moved(self: Duty, moves: Mapping[Place, int]) -> dict[str, object]:
+    def record_moved(self: Session, moves: Mapping[Place, int]) -> dict[str, object]:
         return {**moved(self, moves), **_signature(self.seat, moves)}
 
     def record_enlisted(self: Enlisted) -> dict[str, object]:
@@ -76,8 +76,8 @@ def instrument(home: Path, group: str, records_max: int) -> None:
 
     tune(group_records_max=records_max)  # small, so that snapshots happen all the time
     Admin.trim = wait_and_trim  # type: ignore[method-assign]
-    Duty.sit = sit_and_remember  # type: ignore[method-assign]
-    Duty._record = record_moved  # type: ignore[method-assign]
+    Session.sit = sit_and_remember  # type: ignore[method-assign]
+    Session._record = record_moved  # type: ignore[method-assign]
     Enlisted.record = record_enlisted  # type: ignore[method-assign]
 
 

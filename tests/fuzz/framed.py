@@ -7,7 +7,7 @@ from typing import Any
 
 from tailrace.bulk.staged import StagedPart, frames_of
 from tailrace.disk import codec, frame, segment
-from tailrace.disk.columns import Part, columns
+from tailrace.disk.columns import FramePart, columns
 from tailrace.disk.staging import Staged
 from tailrace.limits import FRAME_BODY_BYTES_MAX, FRAME_RECORDS_MAX, INDEX_ENTRIES_MAX, KIB
 from tailrace.read.batch import Batch
@@ -89,7 +89,7 @@ def decode_frame(data: bytes) -> object:
         hold(made.value(at) == made.values()[at], "one value is another than in the list")
         hold(made.key(at) == (None if keys is None else keys[at]), "one key is another than in the list")
         made.offset(at), made.time(at), made.headers(at), made.index_at(1_000 + at)
-    return list(Batch([Part("t", 0, made, 0, count)]))
+    return list(Batch([FramePart("t", 0, made, 0, count)]))
 
 
 def raw_length(data: bytes) -> int:

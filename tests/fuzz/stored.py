@@ -67,8 +67,8 @@ def decode_tails(data: bytes) -> object:
 @cache
 def journals() -> tuple[bytes, ...]:
     """A file with two entries, one of them with an adopted segment."""
-    write = journal.Part(journal.WRITE, 3, 9, 100, 1234, 4096, 110, 77, 4000, b"frames" * 5)
-    adopt = journal.Part(journal.ADOPT, 4, 9, 100, 1234, 4096, 110, 77, 4000, b"00000000000004d2.staged")
+    write = journal.EntryPart(journal.WRITE, 3, 9, 100, 1234, 4096, 110, 77, 4000, b"frames" * 5)
+    adopt = journal.EntryPart(journal.ADOPT, 4, 9, 100, 1234, 4096, 110, 77, 4000, b"00000000000004d2.staged")
     data = bytearray(journal.ENTRIES_AT + 1_024)
     sector = journal.pack_generation(LOG_ID, 1, 1, 2, 555, 40)
     data[0:512] = sector

@@ -13,7 +13,7 @@ import tailrace
 from tailrace.disk import frame, journal, segment
 from tailrace.disk.catalog import Catalog
 from tailrace.disk.codec import CodecError
-from tailrace.disk.columns import Part, columns
+from tailrace.disk.columns import FramePart, columns
 from tailrace.disk.tails import INCARNATION
 from tailrace.errors import CorruptionError
 from tailrace.groups.state import GroupState
@@ -32,7 +32,7 @@ def test_headers_that_make_no_sense_are_damage():
     made = frame.prepare([b"v", b"w"], None, [encode_headers({"a": b"1"}), b"\xff\xff"], NOW)[0]
     header = frame.read_header(frame.place_one(made, 0, 0)[0])
     assert header is not None
-    batch = Batch([Part("t", 3, columns(header, made.body, 40), 0, 2)])
+    batch = Batch([FramePart("t", 3, columns(header, made.body, 40), 0, 2)])
     with pytest.raises(CorruptionError) as raised:
         list(batch)
     assert (raised.value.partition, raised.value.first, raised.value.last) == (3, 40, 41)
@@ -59,7 +59,7 @@ def test_offsets_within_a_column_never_fall(inner, of):
 
 def entry_with(**changes: int | bytes) -> bytes:
     """A journal whose first entry has one part that says something else; a count of its own if given."""
-    part = journal.Part(journal.WRITE, 3, 9, 100, 1234, 4096, 110, 77, 4000, b"frames" * 5)
+    part = journal.EntryPart(journal.WRITE, 3, 9, 100, 1234, 4096, 110, 77, 4000, b"frames" * 5)
     count = changes.pop("count", 1)
     data = bytearray(journals()[0])
     entry, _ = journal.pack_entry(555, 40, 0, [part._replace(**changes)])

@@ -10,7 +10,7 @@ from tailrace.disk.store import Store
 from tailrace.errors import NotALogError
 from tailrace.maintain.backup.manifest import read_manifest
 from tailrace.maintain.backup.restore import restore
-from tailrace.maintain.backup.take import Backup, Source
+from tailrace.maintain.backup.take import Backup, BackupSource
 from tests.sim import PASSIVE, Disk, Process
 from tests.sim.engine import Writer, open_store, run, sim_tuning, step, workload
 from tests.sim.witness import Finding, Found, Witness, read_all
@@ -21,7 +21,7 @@ RESTORED = "/restored"
 
 def back_up(store: Store, to: str = TARGET) -> None:
     """A backup as `Log.backup` makes it, of a store without a facade."""
-    Backup(to).run(iter([Source((), store.path, store, lambda action: action())]))
+    Backup(to).run(iter([BackupSource((), store.path, store, lambda action: action())]))
 
 
 def contents(store: Store) -> Found:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tailrace.disk.store import Store
 from tailrace.disk.tails import END
-from tailrace.groups.session import Duty
+from tailrace.groups.session import Session
 from tests.sim.disk import Disk
 from tests.sim.engine import open_store
 from tests.sim.group_witness import GroupWitness
@@ -28,16 +28,16 @@ GROUP_PREFIX = "__group."
 @contextmanager
 def signed() -> Iterator[None]:
     """Let every commit name its member."""
-    plain = Duty._record
+    plain = Session._record
 
-    def record(duty: Duty, moves: Mapping[Key, int]) -> dict[str, object]:
+    def record(duty: Session, moves: Mapping[Key, int]) -> dict[str, object]:
         return {"member": duty.seat.id if duty.seat is not None else "nobody", **plain(duty, moves)}
 
-    Duty._record = record  # type: ignore[method-assign]
+    Session._record = record  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Duty._record = plain  # type: ignore[method-assign]
+        Session._record = plain  # type: ignore[method-assign]
 
 
 class Unseen:

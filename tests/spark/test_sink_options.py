@@ -10,7 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 import tailrace
 from tailrace.errors import InvalidNameError, NotALogError, TopicNotFoundError
-from tailrace.spark.sink.columns import Columns, check_columns
+from tailrace.spark.sink.columns import ColumnIndexes, check_columns
 from tailrace.spark.sink.options import NAMES, SinkOptions, parse_sink_options
 from tests.spark.ddl import struct
 from tests.spark.tasks import Job
@@ -131,7 +131,7 @@ class TestColumns:
             "headers array<struct<key: string, value: binary>>, offset bigint, partition int, topic string, "
             "timestamp timestamp, value binary, timestampType int, key string"
         )
-        assert check_columns(struct(ddl)) == Columns(5, 7, 3, 2, 0, 4)
+        assert check_columns(struct(ddl)) == ColumnIndexes(5, 7, 3, 2, 0, 4)
 
     @pytest.mark.parametrize(
         "ddl",
@@ -234,10 +234,10 @@ class TestPlans:
     def test_many_topics_travel_well(self, tmp_path):
         import pickle
 
-        from tailrace.spark.sink.targets import Shape, Targets
+        from tailrace.spark.sink.targets import Targets, TargetShape
 
         names = [f"sensors.house{number}.temperature" for number in range(10_000)]
         ids = {name: number for number, name in enumerate(names, 1)}
-        sent = pickle.dumps(Targets(dict.fromkeys(names, Shape(2)), ids, None))
+        sent = pickle.dumps(Targets(dict.fromkeys(names, TargetShape(2)), ids, None))
         assert len(sent) < 500_000
-        assert pickle.loads(sent).shape(names[5_000]) == Shape(2)
+        assert pickle.loads(sent).shape(names[5_000]) == TargetShape(2)

@@ -411,7 +411,7 @@ def record_progress(
     from tailrace.groups.group_topic import open_group
     from tailrace.groups.member import is_alive, members_directory
     from tailrace.groups.options import parse_topics
-    from tailrace.groups.state import Member
+    from tailrace.groups.state import MemberInfo
     from tailrace.names import validate_group_name
 
     engine = log.writing()
@@ -450,7 +450,7 @@ def record_progress(
     if not set(named) <= set(state.topics):
         # What a group reads is told by its members: one that joins and leaves at once.
         now, host, pid = engine.files.now_us(), engine.files.host_name(), engine.files.process_id()
-        told = Member(f"{host}-{pid}-{engine.files.random_bytes(4).hex()}", host, pid, now, named)
+        told = MemberInfo(f"{host}-{pid}-{engine.files.random_bytes(4).hex()}", host, pid, now, named)
         opened.append({"join": told._asdict()}, check, durable=False)
         opened.append({"gone": [told.id]}, durable=False)
     changed = [move for move in moves if state.cursors.get((move[0], move[1])) != move[2]]

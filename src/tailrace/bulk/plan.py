@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arguments import parse_count, parse_size, parse_start
 from tailrace.disk.codec import CodecError
-from tailrace.disk.columns import Part, columns
+from tailrace.disk.columns import FramePart, columns
 from tailrace.disk.context import storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.files import Files
@@ -292,16 +292,16 @@ def read_arrow(part: ReadPart, columns: Sequence[str] | None = None, batch_recor
     return arrow_reader((to_arrow(parts, names) for parts in gathered(frames_of(part), count)), names)
 
 
-def to_arrow(parts: Sequence[Part], names: tuple[str, ...] | None) -> Any:
+def to_arrow(parts: Sequence[FramePart], names: tuple[str, ...] | None) -> Any:
     """One batch; small frames are joined first, as an array for each would cost more than the copy."""
     if sum(part.stop - part.first for part in parts) < RUN_RECORDS_MIN * len(parts):
         parts = [joined(*place, [*some]) for place, some in groupby(parts, attrgetter("topic", "partition"))]
     return batch_to_arrow(parts, names)
 
 
-def gathered(parts: Iterable[Part], enough: int) -> Iterator[list[Part]]:
+def gathered(parts: Iterable[FramePart], enough: int) -> Iterator[list[FramePart]]:
     """Decoded frames, also of several partitions, in lists that have enough records for a batch."""
-    gathered: list[Part] = []
+    gathered: list[FramePart] = []
     count = size = 0
     for part in parts:
         records = part.stop - part.first
@@ -320,7 +320,7 @@ def gathered(parts: Iterable[Part], enough: int) -> Iterator[list[Part]]:
         yield gathered
 
 
-def frames_of(part: ReadPart) -> Iterator[Part]:
+def frames_of(part: ReadPart) -> Iterator[FramePart]:
     """The decoded frames of a part, from its file alone; every one is checked, and that the range is whole."""
     files = Files()
     try:
@@ -349,7 +349,7 @@ def frames_of(part: ReadPart) -> Iterator[Part]:
                 raise _damaged(f"Stored records cannot be decoded: {error}", part, first, offset - 1) from error
             low, high = column.index_at(part.first), column.index_at(part.stop)
             if low < high:
-                yield Part(part.topic, part.partition, column, low, high)
+                yield FramePart(part.topic, part.partition, column, low, high)
             if offset >= part.stop:
                 break
         if offset < part.stop:

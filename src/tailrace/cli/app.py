@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tailrace.cli.grouping import Group, LazyGroup
+from tailrace.cli.grouping import CommandGroup, LazyGroup
 from tailrace.cli.invocation import Invocation
 
 # Name of the command, its module, and the line that `--help` shows for it, which costs no import.
@@ -89,4 +89,4 @@ def root(context: click.Context, version: bool) -> None:
 
         click.echo(f"tailrace {installed()}")
         context.exit()
-    Group.help_if_alone(context)
+    CommandGroup.help_if_alone(context)

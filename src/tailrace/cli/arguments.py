@@ -167,7 +167,7 @@ def _seconds(text: str) -> float:
     return round(float(found[1]) * _SECONDS[found[2]] * 1e6) / 1e6
 
 
-class Headers(Mapping[str, bytes]):
+class HeaderList(Mapping[str, bytes]):
     """Headers to be appended, in order; a name may repeat, which only items() tells."""
 
     def __init__(self, pairs: Iterable[tuple[str, bytes]]) -> None:
@@ -190,7 +190,7 @@ class Headers(Mapping[str, bytes]):
 class _Pairs(ItemsView[str, bytes]):
     """Every pair of some headers."""
 
-    def __init__(self, headers: Headers) -> None:
+    def __init__(self, headers: HeaderList) -> None:
         super().__init__(headers)
         self._pairs = headers.pairs
 
@@ -198,7 +198,7 @@ class _Pairs(ItemsView[str, bytes]):
         return iter(self._pairs)
 
 
-def parse_headers(texts: Iterable[str]) -> Headers | None:
+def parse_headers(texts: Iterable[str]) -> HeaderList | None:
     """Headers written as name=value."""
     pairs = []
     for text in texts:
@@ -210,7 +210,7 @@ def parse_headers(texts: Iterable[str]) -> Headers | None:
         except UnicodeEncodeError:
             raise click.UsageError(f"The name of the header {text!r} is not UTF-8.") from None
         pairs.append((name, os.fsencode(value)))
-    return Headers(pairs) if pairs else None
+    return HeaderList(pairs) if pairs else None
 
 
 def one_of(options: Mapping[str, Any], names: Iterable[str]) -> str | None:

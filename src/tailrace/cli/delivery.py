@@ -25,7 +25,7 @@ from tailrace.errors import CorruptionError, GroupNotFoundError, OffsetOutOfRang
 
 if TYPE_CHECKING:
     from tailrace import Batch, Consumer, Log, Record, Topic
-    from tailrace.cli.commands.read import Filter, Places
+    from tailrace.cli.commands.read import Filter, ReadBounds
 
 _BATCH_RECORDS_MAX = 8_192
 # The first records go into a pipe one by one, so that `| head` takes from the group what it shows, and no more.
@@ -72,7 +72,7 @@ def deliver(
     invocation: Invocation,
     log: Log,
     topic: Topic,
-    places: Places,
+    places: ReadBounds,
     renderer: Renderer,
     chosen: Filter,
     options: dict[str, Any],

@@ -133,7 +133,7 @@ def _is_time_ago(argument: str) -> bool:
     return argument[:1] == "-" and len(unit) < len(argument) - 1 and unit in ("us", "ms", "s", "m", "h", "d", "w")
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands with the global options."""
 
     command_class = Command
@@ -153,7 +153,7 @@ class Group(click.Group):
             click.echo(context.get_help())
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group that imports a command when it is called; `lazy` maps a name to its module and its line of help."""
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]], **attributes: Any) -> None:
@@ -192,6 +192,6 @@ def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Comm
     return click.command(name, cls=Command, **attributes)
 
 
-def group(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Group]:
+def group(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], CommandGroup]:
     """Make a function a group with the global options, which prints its help when it is called alone."""
-    return click.group(name, cls=Group, invoke_without_command=True, **attributes)
+    return click.group(name, cls=CommandGroup, invoke_without_command=True, **attributes)

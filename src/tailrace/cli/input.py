@@ -9,7 +9,7 @@ from functools import lru_cache
 from time import time_ns
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tailrace.cli.arguments import Headers, check_time, parse_time
+from tailrace.cli.arguments import HeaderList, check_time, parse_time
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,12 +29,12 @@ _READ_BYTES = 1 << 18
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Entry(NamedTuple):
+class InputRecord(NamedTuple):
     """A record to be appended; None for the time is now."""
 
     value: bytes | None
     key: bytes | None = None
-    headers: Headers | None = None
+    headers: HeaderList | None = None
     timestamp: datetime | int | None = None
 
 
@@ -46,16 +46,16 @@ class BadLine(NamedTuple):
     lines: int = 1
 
 
-class Batch(NamedTuple):
+class InputBatch(NamedTuple):
     """What one stretch of input holds; `line` is the last line of it."""
 
-    entries: list[Entry]
+    entries: list[InputRecord]
     bad: list[BadLine]
     line: int
 
 
 # Makes an entry of a line, or raises ValueError with the reason.
-Parse = Callable[[bytes], Entry | None]
+Parse = Callable[[bytes], InputRecord | None]
 
 
 def read_lines(
@@ -66,14 +66,14 @@ def read_lines(
     lenient: bool = False,
     text: bool = False,
     value_bytes_max: int = ENTRY_BYTES_MAX,
-) -> Iterator[Batch]:
+) -> Iterator[InputBatch]:
     """Batches of lines from `first_line` on; a slow pipe gives what it has. Unless lenient, a bad line is the last.
 
     With `text` a mark of the byte order before the first line is no part of it.
     """
     line = 0
     for texts in complete_lines(stream):
-        entries: list[Entry] = []
+        entries: list[InputRecord] = []
         bad: list[BadLine] = []
         if text and not line:
             texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
@@ -91,25 +91,25 @@ def read_lines(
             except (ValueError, RecursionError) as error:
                 bad.append(BadLine(line, reason_of(error)))
                 if not lenient:
-                    yield Batch(entries, bad, line)
+                    yield InputBatch(entries, bad, line)
                     return
-        yield Batch(entries, bad, line)
+        yield InputBatch(entries, bad, line)
 
 
-def parse_values(values: Sequence[bytes], parse: Parse) -> Batch:
+def parse_values(values: Sequence[bytes], parse: Parse) -> InputBatch:
     """Values that were given as arguments, counted as lines; one bad value leaves no entries."""
-    entries: list[Entry] = []
+    entries: list[InputRecord] = []
     for number, value in enumerate(values, 1):
         try:
             entry = parse(value)
         except (ValueError, RecursionError) as error:
-            return Batch([], [BadLine(number, reason_of(error))], number)
+            return InputBatch([], [BadLine(number, reason_of(error))], number)
         if entry is not None:
             entries.append(entry)
-    return Batch(entries, [], len(values))
+    return InputBatch(entries, [], len(values))
 
 
-def check_sizes(entry: Entry, value_bytes_max: int) -> None:
+def check_sizes(entry: InputRecord, value_bytes_max: int) -> None:
     """Refuse an entry that the topic would refuse, and a whole batch with it."""
     value, key, headers, _ = entry
     if value is not None and len(value) > value_bytes_max:
@@ -125,32 +125,32 @@ def check_sizes(entry: Entry, value_bytes_max: int) -> None:
             raise ValueError(f"its headers take more than {HEADERS_BYTES_MAX:,} bytes")
 
 
-def read_whole(stream: IO[bytes], key: bytes | None) -> Entry:
+def read_whole(stream: IO[bytes], key: bytes | None) -> InputRecord:
     """Everything as one record, byte for byte."""
     parts = []
     room = ENTRY_BYTES_MAX + 1
     while room and (part := stream.read(min(room, _READ_BYTES))):
         parts.append(part)
         room -= len(part)
-    return Entry(b"".join(parts), key)
+    return InputRecord(b"".join(parts), key)
 
 
 def line_parser(key: bytes | None, key_field: str | None) -> Parse:
     """A line is a value; with a key field it is a JSON object that has it."""
     if key_field is None:
-        return lambda text: Entry(text, key)
-    return lambda text: Entry(text, _field_key(_load(text), key_field))
+        return lambda text: InputRecord(text, key)
+    return lambda text: InputRecord(text, _field_key(_load(text), key_field))
 
 
 def json_parser(key_field: str | None) -> Parse:
     """A line is JSON and is stored as it stands; blank lines are passed over."""
 
-    def parse(text: bytes) -> Entry | None:
+    def parse(text: bytes) -> InputRecord | None:
         text = text.strip()
         if not text:
             return None
         loaded = _load(text)
-        return Entry(text, None if key_field is None else _field_key(loaded, key_field))
+        return InputRecord(text, None if key_field is None else _field_key(loaded, key_field))
 
     return parse
 
@@ -158,7 +158,7 @@ def json_parser(key_field: str | None) -> Parse:
 def record_parser(key: bytes | None, key_field: str | None) -> Parse:
     """A line is a record as `read -o jsonl` prints it: value or value_base64, key, headers, timestamp."""
 
-    def parse(text: bytes) -> Entry | None:
+    def parse(text: bytes) -> InputRecord | None:
         if not text.strip():
             return None
         fields = _load(text)
@@ -170,25 +170,25 @@ def record_parser(key: bytes | None, key_field: str | None) -> Parse:
             own_key = _field_key(_load(value or b""), key_field)
         if value is None and own_key is None:
             raise ValueError("a null value is a tombstone, which needs a key")
-        return Entry(value, own_key, _headers(fields), _timestamp(fields.get("timestamp")))
+        return InputRecord(value, own_key, _headers(fields), _timestamp(fields.get("timestamp")))
 
     return parse
 
 
-class Columns(NamedTuple):
+class InputColumns(NamedTuple):
     """The entries of a batch as Topic.extend() takes them."""
 
     values: list[bytes | None]
     keys: list[bytes | None] | None
-    headers: list[Headers | None] | None
+    headers: list[HeaderList | None] | None
     timestamps: list[datetime | int] | None
 
 
-def columns(entries: Sequence[Entry]) -> Columns:
+def columns(entries: Sequence[InputRecord]) -> InputColumns:
     """Column by column, None for one that no entry has."""
     values, keys, headers, timestamps = (list(column) for column in zip(*entries, strict=True))
     now = time_ns() // 1_000
-    return Columns(
+    return InputColumns(
         values,
         keys if any(key is not None for key in keys) else None,
         headers if any(headers) else None,
@@ -304,7 +304,7 @@ def _from_base64(encoded: Any, name: str) -> bytes:
         raise ValueError(f'"{name}" is not base64') from None
 
 
-def _headers(fields: dict[str, Any]) -> Headers | None:
+def _headers(fields: dict[str, Any]) -> HeaderList | None:
     """Headers as `read -o jsonl` prints them; a list is a name that repeats."""
     pairs: list[tuple[str, bytes]] = []
     for field in ("headers", "headers_base64"):
@@ -316,7 +316,7 @@ def _headers(fields: dict[str, Any]) -> Headers | None:
                 if not isinstance(value, str):
                     raise ValueError(f"the header {name!r} is not a text")
                 pairs.append((name, value.encode() if field == "headers" else _from_base64(value, field)))
-    return Headers(pairs) if pairs else None
+    return HeaderList(pairs) if pairs else None
 
 
 def _timestamp(value: Any) -> datetime | int | None:

@@ -14,8 +14,8 @@ from tailrace.cli.input import (
     BYTE_ORDER_MARK,
     ENTRY_BYTES_MAX,
     BadLine,
-    Batch,
-    Entry,
+    InputBatch,
+    InputRecord,
     check_sizes,
     complete_lines,
     reason_of,
@@ -35,13 +35,13 @@ def read_rows(
     *,
     lenient: bool = False,
     value_bytes_max: int = ENTRY_BYTES_MAX,
-) -> Iterator[Batch]:
+) -> Iterator[InputBatch]:
     """Batches of CSV rows under a line of names, each row a JSON object; unless lenient, a bad row is the last."""
     csv.field_size_limit(ENTRY_BYTES_MAX)
     lines = _Lines(stream)
     rows = csv.reader(lines, strict=True)
     names = _names(rows, key_field)
-    entries: list[Entry] = []
+    entries: list[InputRecord] = []
     bad: list[BadLine] = []
     size = 0
     while True:
@@ -62,9 +62,9 @@ def read_rows(
                 if not lenient:
                     break
         if size >= BATCH_BYTES_MAX or len(entries) + len(bad) >= BATCH_ENTRIES_MAX:
-            yield Batch(entries, bad, rows.line_num)
+            yield InputBatch(entries, bad, rows.line_num)
             entries, bad, size = [], [], 0
-    yield Batch(entries, bad, rows.line_num)
+    yield InputBatch(entries, bad, rows.line_num)
 
 
 class _RowTooLongError(ValueError):
@@ -127,11 +127,11 @@ def _wrong_names(message: str) -> CommandError:
     return CommandError("bad-input", message, "Nothing of it was appended; correct its first line or --key-field.")
 
 
-def _entry(names: list[str], row: list[str], key_field: str | None) -> Entry:
+def _entry(names: list[str], row: list[str], key_field: str | None) -> InputRecord:
     if len(row) != len(names):
         raise ValueError(f"it has {counted(len(row), 'column')}, not {len(names)}")
     try:
         value = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         raise ValueError("it is not UTF-8") from None
-    return Entry(value, None if key_field is None else row[names.index(key_field)].encode())
+    return InputRecord(value, None if key_field is None else row[names.index(key_field)].encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.arguments import check_partition
 from tailrace.cli.errors import answering
-from tailrace.cli.input import ENTRY_BYTES_MAX, Entry, columns
+from tailrace.cli.input import ENTRY_BYTES_MAX, InputRecord, columns
 from tailrace.cli.interrupt import Hold
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.output import shown, to_json, write, write_rows
@@ -41,7 +41,7 @@ def value_bytes_max(topic: Topic, partition: int | None) -> int:
     return ENTRY_BYTES_MAX if settings is None else int(settings["max_record_bytes"])
 
 
-class Written:
+class WrittenOffsets:
     """By partition, the first and the last offset written and how many; others may have written in between."""
 
     def __init__(self, topic: str) -> None:
@@ -57,7 +57,9 @@ class Written:
             first, _, count = self.partitions.get(partition, (offsets[0], 0, 0))
             self.partitions[partition] = (first, offsets[-1], count + len(offsets))
 
-    def extend(self, topic: Topic, entries: Sequence[Entry], partition: int | None, durable: bool | str | None) -> None:
+    def extend(
+        self, topic: Topic, entries: Sequence[InputRecord], partition: int | None, durable: bool | str | None
+    ) -> None:
         """Append entries, all or none of them; Ctrl-C waits until it is done."""
         if not entries:
             return

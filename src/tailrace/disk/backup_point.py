@@ -49,7 +49,7 @@ _SEGMENT_WORDS = (8 + 2, 8 + 5, 20 + 2, 20 + 5)
 _SLOT_WORDS = SLOT_BYTES // 8
 
 
-class Piece(NamedTuple):
+class SegmentCopy(NamedTuple):
     """A segment that belongs to the moment: where its bytes are, or who it is when the backup has it already."""
 
     wanted: Wanted
@@ -63,14 +63,14 @@ class Standing(NamedTuple):
 
     place: SlotPlace
     state: State
-    pieces: list[Piece]
+    pieces: list[SegmentCopy]
     # Whether the journal has the only good copy of a commit.
     failed: bool
     # Whether the tails lost what they said of it, so that nobody knows where it ends.
     cleared: bool
 
 
-class Taken(NamedTuple):
+class LogSnapshot(NamedTuple):
     """A whole log at one moment."""
 
     topics: dict[int, TopicEntry]
@@ -95,7 +95,7 @@ class Moment:
         # By slot and base: the path of what is to be copied, or the identity of what is known.
         self.found: dict[int, dict[int, str | Identity]] = {}
 
-    def take(self) -> Taken:
+    def take(self) -> LogSnapshot:
         """Link, then look under the journal lock."""
         store = self.store
         try:
@@ -133,7 +133,7 @@ class Moment:
 
         store.committer.holding(look)
         topics, next_slot = catalogs[0]
-        return Taken(topics, next_slot, self._standing(topics, looks[0], looks[1]), held[1] - held[0])
+        return LogSnapshot(topics, next_slot, self._standing(topics, looks[0], looks[1]), held[1] - held[0])
 
     def close(self) -> None:
         """Remove the links; what is left is for the next one."""
@@ -272,7 +272,7 @@ class Moment:
             partitions.append(Standing(place, state, self._pieces(place, state), failed, cleared))
         return partitions
 
-    def _pieces(self, place: SlotPlace, state: State) -> list[Piece]:
+    def _pieces(self, place: SlotPlace, state: State) -> list[SegmentCopy]:
         """The segments that hold anything from the trim on, the oldest first."""
         if not state.flags & HAS_SEGMENT:
             return []
@@ -293,9 +293,9 @@ class Moment:
                 if self.known(place.topic_id, place.partition, base, identity):
                     what = identity
             if isinstance(what, Identity):
-                pieces.append(Piece(wanted, "", what.size, what))
+                pieces.append(SegmentCopy(wanted, "", what.size, what))
             else:
-                pieces.append(Piece(wanted, what, active[0] if active else self._size(what), None))
+                pieces.append(SegmentCopy(wanted, what, active[0] if active else self._size(what), None))
         return pieces
 
     def _size(self, path: str) -> int:

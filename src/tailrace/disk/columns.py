@@ -152,7 +152,7 @@ class Columns:
         return [base + delta for delta in times[first : self.count if stop is None else stop]]
 
 
-class Part(NamedTuple):
+class FramePart(NamedTuple):
     """The records first to stop (exclusive; indexes) of one frame, and where they come from."""
 
     topic: str
@@ -162,7 +162,7 @@ class Part(NamedTuple):
     stop: int
 
 
-class Newest(Part):
+class Newest(FramePart):
     """A part behind which nothing was published when it was read: a follower hands it out before it looks again."""
 
     __slots__ = ()

@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.disk.catalog import CATALOG_SLOT
-from tailrace.disk.context import Home, is_untyped, storage_error
+from tailrace.disk.context import Context, is_untyped, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.frame import place, place_one
 from tailrace.disk.journal import (
     ADOPT,
     ENTRIES_AT,
     WRITE,
-    Entry,
+    EntryPart,
+    JournalEntry,
     JournalFile,
-    Part,
-    Place,
+    NextEntry,
 )
-from tailrace.disk.journal_files import Generations
+from tailrace.disk.journal_files import JournalFiles
 from tailrace.disk.lock import DirectoryLock, Reentered, insist
 from tailrace.disk.partition import Partition, frames_size
 from tailrace.disk.segment import segment_name
@@ -72,7 +72,7 @@ JOURNAL_HAS_IT = (
 ONE_WRITE = "A commit adds several segments to a partition, or one write."
 
 # Made without the checks of their own constructors: a commit makes both for each of its partitions.
-_part: Callable[[type[Part], tuple[Any, ...]], Part] = tuple.__new__
+_part: Callable[[type[EntryPart], tuple[Any, ...]], EntryPart] = tuple.__new__
 _state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
 
@@ -83,14 +83,14 @@ class Committer:
     """
 
     def __init__(
-        self, home: Home, locate: Callable[[int], Partition | None], is_dropped: Callable[[int], bool]
+        self, home: Context, locate: Callable[[int], Partition | None], is_dropped: Callable[[int], bool]
     ) -> None:
         self.home = home
         self.files: Files = home.files
         self.locate = locate
         self.is_dropped = is_dropped
         self.lock = DirectoryLock(home, f"{home.path}/journal")
-        self.journal = Generations(home)
+        self.journal = JournalFiles(home)
         # The entry this process synced last: it needs no second copy to be believed.
         self.own_lsn = -1
         self.entered: list[Partition] = []
@@ -235,7 +235,7 @@ class Committer:
             if write.guard is not None:
                 write.guard()
         self._make_room(writes, sizes)
-        steps: list[tuple[Partition, Part, State]] = []
+        steps: list[tuple[Partition, EntryPart, State]] = []
         states: dict[int, State] = {}
         firsts = []
         self.grown = []
@@ -271,7 +271,7 @@ class Committer:
         for partition, state in begun.items():
             partition.name_segment(state)
 
-    def _adopted(self, write: Write, before: State | None) -> tuple[Part, State]:
+    def _adopted(self, write: Write, before: State | None) -> tuple[EntryPart, State]:
         """What the journal says of a staged segment, and the state after it. Seals what is before it.
 
         `before` is the state after an earlier part of the same commit in this partition.
@@ -291,13 +291,13 @@ class Committer:
             state.end + staged.span, state.end, staged.position, staged.chain, HAS_SEGMENT | SEALED, staged.salt,
             staged.position, staged.chain, staged.last, state.safe, state.start,
         )  # fmt: skip
-        part = Part(
+        part = EntryPart(
             ADOPT, partition.slot, partition.incarnation, after.base, after.salt, after.position, after.end,
             after.chain, after.last, staged.name.encode(),
         )  # fmt: skip
         return part, after
 
-    def _placed(self, write: Write, size: int, before: State | None) -> tuple[Part, State]:
+    def _placed(self, write: Write, size: int, before: State | None) -> tuple[EntryPart, State]:
         """What the journal says of frames, with room for them, and the state after them."""
         partition, frames = write.partition, write.frames
         if before is not None:
@@ -315,7 +315,9 @@ class Committer:
         length = partition.reserve(size)  # rule: space before the promise
         if length is not None:
             self.grown.append((partition, length))
-        part = _part(Part, (WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data))
+        part = _part(
+            EntryPart, (WRITE, partition.slot, partition.incarnation, base, salt, position, end, chain, last, data)
+        )
         after = (end, base, position + size, chain, flags, salt, synced, synced_chain, last, safe, start)
         return part, _state(State, after)
 
@@ -326,7 +328,7 @@ class Committer:
             partition.sync()
         return partition.state
 
-    def _journal(self, file: JournalFile, steps: Sequence[tuple[Partition, Part, State]]) -> None:
+    def _journal(self, file: JournalFile, steps: Sequence[tuple[Partition, EntryPart, State]]) -> None:
         """Mark every participant, write the entry, sync it: the commit point."""
         words = self.home.tails.words
         lsn, generation = file.place.lsn, file.generation_number
@@ -361,13 +363,13 @@ class Committer:
             self.journal.close()
             raise
         self.own_lsn = lsn  # rule: entry of this process
-        file.place = Place(position, chain, lsn + 1)
+        file.place = NextEntry(position, chain, lsn + 1)
         self.journal.changed()
 
-    def _apply(self, steps: Sequence[tuple[Partition, Part, State]]) -> tuple[int, int]:
+    def _apply(self, steps: Sequence[tuple[Partition, EntryPart, State]]) -> tuple[int, int]:
         """Write what the journal holds into the segments and publish it; how many partitions wait, how many failed."""
         words = self.home.tails.words
-        by_slot: dict[int, list[tuple[Partition, Part, State]]] = {}
+        by_slot: dict[int, list[tuple[Partition, EntryPart, State]]] = {}
         for step in steps:
             by_slot.setdefault(step[0].slot, []).append(step)
         done = []
@@ -397,7 +399,7 @@ class Committer:
             words[UNRESOLVED_WORD] = 0
         return pending, failed
 
-    def _apply_parts(self, partition: Partition, parts: Sequence[Part]) -> None:
+    def _apply_parts(self, partition: Partition, parts: Sequence[EntryPart]) -> None:
         """Write the one part of a partition, or give the staged segments their names."""
         names = []
         for part in parts:
@@ -517,7 +519,7 @@ class Committer:
             return None
         return partition
 
-    def _roll_forward(self, entry: Entry, partitions: dict[int, Partition]) -> None:
+    def _roll_forward(self, entry: JournalEntry, partitions: dict[int, Partition]) -> None:
         if entry.lsn != self.own_lsn:  # rule: entry repeated
             generation = self._repeat(entry)
             for partition in partitions.values():
@@ -535,7 +537,7 @@ class Committer:
                 "The disk is full: an earlier commit has to be written to its partitions first.", hint=MAKE_ROOM
             )
 
-    def _repeat(self, entry: Entry) -> int:
+    def _repeat(self, entry: JournalEntry) -> int:
         """Write a dead committer's entry as the first of a new file: it alone may be neither trusted nor rewritten.
 
         Returns the generation that holds it.
@@ -558,11 +560,11 @@ class Committer:
             self.home.tails.words[LOG_FAILED_WORD] = 1
             raise
         self.own_lsn = entry.lsn
-        file.place = Place(position, chain, entry.lsn + 1)
+        file.place = NextEntry(position, chain, entry.lsn + 1)
         self.journal.changed()
         return following
 
-    def _state_after(self, partition: Partition, part: Part) -> State:
+    def _state_after(self, partition: Partition, part: EntryPart) -> State:
         """The state after a part, from the state in the slot: a repeat of a step already taken gives the same."""
         state = partition.state
         if part.kind == ADOPT:

@@ -38,7 +38,7 @@ class Abandonable(Protocol):
     def abandon(self) -> None: ...
 
 
-class Home:
+class Context:
     """One open directory: its files, its tails, and how long a wait may take."""
 
     __slots__ = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import crc32c, salt_chain
-from tailrace.disk.recovery import Place, follow_chain
+from tailrace.disk.recovery import ChainEnd, follow_chain
 from tailrace.disk.segment import HEADER_BYTES, read_footer, read_segment_header, walk
 from tailrace.disk.syncing import sync_all
 from tailrace.errors import VersionError
@@ -98,7 +98,7 @@ def _check(files: Files, source: int, pipe: _Pipe, wanted: Wanted) -> tuple[int,
         if footer is None:
             return 0, "the footer is damaged"
         stop, end_chain = footer.position, footer.chain
-    position, span, chain, _ = follow_chain(pipe.read, Place(HEADER_BYTES, 0, salt_chain(header.salt), 0), stop)
+    position, span, chain, _ = follow_chain(pipe.read, ChainEnd(HEADER_BYTES, 0, salt_chain(header.salt), 0), stop)
     # In a sealed segment the footer says where it ends, also inside of what was one write.
     for found in walk(pipe.read, position, span, chain, stop, bodies=True):
         frame = found.header

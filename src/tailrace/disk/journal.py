@@ -28,7 +28,7 @@ FILL_BYTES = 1 << 20
 POSITION_MAX = SEGMENT_BYTES_MAX + GROUP_BYTES_MAX
 
 
-class Part(NamedTuple):
+class EntryPart(NamedTuple):
     """What a commit does to one partition; `data` is its frames, or the name of a staged segment."""
 
     kind: int
@@ -43,11 +43,11 @@ class Part(NamedTuple):
     data: bytes
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One commit."""
 
     lsn: int
-    parts: tuple[Part, ...]
+    parts: tuple[EntryPart, ...]
 
 
 class Generation(NamedTuple):
@@ -61,7 +61,7 @@ class Generation(NamedTuple):
     crc: int
 
 
-class Place(NamedTuple):
+class NextEntry(NamedTuple):
     """Where the next entry goes."""
 
     position: int
@@ -89,7 +89,7 @@ def parse_generation(sector: bytes, log_id: bytes, number: int) -> Generation | 
     return Generation(number, first, generation, salt, lsn, crc)
 
 
-def pack_parts(parts: Sequence[Part]) -> bytes:
+def pack_parts(parts: Sequence[EntryPart]) -> bytes:
     """An entry's payload."""
     pieces = []
     for kind, slot, incarnation, base, salt, position, end, chain, last, data in parts:
@@ -101,7 +101,7 @@ def pack_parts(parts: Sequence[Part]) -> bytes:
     return b"".join(pieces)
 
 
-def parse_parts(payload: bytes, count: int) -> tuple[Part, ...]:
+def parse_parts(payload: bytes, count: int) -> tuple[EntryPart, ...]:
     """The parts of a payload whose checksum was right; ValueError when it does not hold so many."""
     parts = []
     at = 0
@@ -114,7 +114,7 @@ def parse_parts(payload: bytes, count: int) -> tuple[Part, ...]:
         if len(data) < length or position > POSITION_MAX or (kind != WRITE and not _is_staged_name(kind, data)):
             # Written as it says, it would make a file of any size, or of any name.
             raise ValueError("A part is of an unknown kind, longer than its entry, or beyond any segment.")
-        parts.append(Part(kind, slot, incarnation, base, salt, position, end, chain, last, data))
+        parts.append(EntryPart(kind, slot, incarnation, base, salt, position, end, chain, last, data))
         at += length + (-length & 7)
     return tuple(parts)
 
@@ -123,12 +123,12 @@ def _is_staged_name(kind: int, name: bytes) -> bool:
     return kind == ADOPT and name.endswith(b".staged") and name.isascii() and b"/" not in name and b"\0" not in name
 
 
-def parts_bytes(parts: Sequence[Part]) -> int:
+def parts_bytes(parts: Sequence[EntryPart]) -> int:
     """How much room an entry with these parts takes."""
     return ENTRY.size + sum(PART.size + len(part.data) + (-len(part.data) & 7) for part in parts)
 
 
-def pack_entry(salt: int, lsn: int, chain: int, parts: Sequence[Part]) -> tuple[bytes, int]:
+def pack_entry(salt: int, lsn: int, chain: int, parts: Sequence[EntryPart]) -> tuple[bytes, int]:
     """A whole entry, and the chain after it."""
     payload = pack_parts(parts)
     head = ENTRY.pack(ENTRY_MAGIC, len(parts), salt, lsn, len(payload), chain, crc32c(payload), 0, 0)[:-4]
@@ -151,7 +151,7 @@ class JournalFile:
         # The headers as they were read last, and what they said: they rarely change, and are read for every commit.
         self._sectors: list[bytes] = []
         self._newest: Generation | None = None
-        self.place = Place(ENTRIES_AT, 0, 0)
+        self.place = NextEntry(ENTRIES_AT, 0, 0)
 
     def open(self, *, write: bool = False, create: bool = False) -> None:
         """Open the file for reading, for entries, or as a new one."""
@@ -185,11 +185,11 @@ class JournalFile:
             self.generation = generation
             if generation is None:
                 return
-            self.place = Place(ENTRIES_AT, generation.crc, generation.lsn)
+            self.place = NextEntry(ENTRIES_AT, generation.crc, generation.lsn)
         for _ in self.follow():
             pass
 
-    def follow(self, *, whole: bool = False) -> Iterator[Entry]:
+    def follow(self, *, whole: bool = False) -> Iterator[JournalEntry]:
         """Entries from `place` on that fit; `place` moves along. Parts are only parsed when `whole`."""
         generation = self.generation
         if generation is None:
@@ -216,14 +216,14 @@ class JournalFile:
                 parts = parse_parts(payload, count) if whole else ()
             except ValueError as error:
                 raise CorruptionError("An entry of the journal cannot be understood", path=self.path) from error
-            self.place = Place(position + ENTRY.size + length, crc, lsn + 1)
-            yield Entry(lsn, parts)
+            self.place = NextEntry(position + ENTRY.size + length, crc, lsn + 1)
+            yield JournalEntry(lsn, parts)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """Every whole entry of the generation that counts, from the first."""
         self.generation = self.read_generation()
         if self.generation is not None:
-            self.place = Place(ENTRIES_AT, self.generation.crc, self.generation.lsn)
+            self.place = NextEntry(ENTRIES_AT, self.generation.crc, self.generation.lsn)
             yield from self.follow(whole=True)
 
     def fill(self, size: int) -> None:
@@ -256,7 +256,7 @@ class JournalFile:
         sync_journal(self.files, self.descriptor, self.path)  # rule: header of a generation
         self.generation = parse_generation(sector, self.log_id, self.number)
         assert self.generation is not None
-        self.place = Place(ENTRIES_AT, self.generation.crc, lsn)
+        self.place = NextEntry(ENTRIES_AT, self.generation.crc, lsn)
 
     @property
     def generation_number(self) -> int:
@@ -272,7 +272,7 @@ class JournalFile:
         """Bytes left behind the last entry."""
         return self.size - self.place.position
 
-    def write_entry(self, parts: Sequence[Part]) -> tuple[int, int]:
+    def write_entry(self, parts: Sequence[EntryPart]) -> tuple[int, int]:
         """Write an entry behind the last one without syncing it; its position after and its chain."""
         assert self.generation is not None
         entry, crc = pack_entry(self.generation.salt, self.place.lsn, self.place.chain, parts)
@@ -315,7 +315,7 @@ def restore_names(files: Files, directory: str) -> None:
             files.rename(f"{directory}/{name}", f"{directory}/{name[:-4]}")
 
 
-def read_all(files: Files, directory: str, log_id: bytes) -> list[tuple[JournalFile, list[Entry]]]:
+def read_all(files: Files, directory: str, log_id: bytes) -> list[tuple[JournalFile, list[JournalEntry]]]:
     """Every journal file with its whole entries, oldest first; descriptors are closed again."""
     found = []
     for number in journal_numbers(files, directory):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.arguments import format_size
-from tailrace.disk.context import Home, storage_error
+from tailrace.disk.context import Context, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.journal import (
     ENTRIES_AT,
-    Entry,
+    JournalEntry,
     JournalFile,
     journal_name,
     journal_numbers,
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
 
-class Generations:
+class JournalFiles:
     """Creates journal files and headers, follows those of others, removes old ones."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Context) -> None:
         self.home = home
         self.files: Files = home.files
         self.directory = f"{home.path}/journal"
@@ -178,7 +178,7 @@ class Generations:
             file, self.file = self.file, None
             file.close()
 
-    def find(self, lsn: int) -> Entry | None:
+    def find(self, lsn: int) -> JournalEntry | None:
         """The whole entry of a commit, in whichever file it is."""
         for _, entries in reversed(read_all(self.files, self.directory, self.home.log_id)):
             for entry in reversed(entries):

@@ -13,7 +13,7 @@ from tailrace.disk.files import LOCK_NOW, UNLOCK
 from tailrace.errors import BusyError, LockedError
 
 if TYPE_CHECKING:
-    from tailrace.disk.context import Home
+    from tailrace.disk.context import Context
 
 
 class Reentered(BusyError):  # noqa: N818  # the word says it
@@ -41,7 +41,7 @@ def in_handler() -> bool:
     return threading.get_ident() == threading.main_thread().ident and next(_regions(), None) is not None
 
 
-def _interrupts(home: Home) -> bool:
+def _interrupts(home: Context) -> bool:
     """Whether this is a signal handler or finalizer that came into a call of its own thread which holds locks of a log.
 
     Between that call and this one runs something that is not of this package.
@@ -71,7 +71,7 @@ def _is_nested(lock: DirectoryLock) -> bool:
     return len(regions) > 2 or lock is holder.lock or any(each.lock is lock for each in holder.entered)
 
 
-def let_go(home: Home) -> None:
+def let_go(home: Context) -> None:
     """Release what earlier calls of this thread left locked, interrupted again and again while they let go.
 
     Before this thread waits for any other lock: whoever holds that one may be waiting for what was left.
@@ -118,7 +118,7 @@ class DirectoryLock:
 
     __slots__ = ("closing", "descriptor", "files", "held", "home", "leaving", "mutex", "path", "wanted")
 
-    def __init__(self, home: Home, path: str) -> None:
+    def __init__(self, home: Context, path: str) -> None:
         self.home = home
         self.files = home.files
         self.leaving = home.leaving

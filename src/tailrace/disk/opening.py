@@ -29,7 +29,7 @@ from tailrace.names import unescape
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
-    from tailrace.disk.recovery import Survey
+    from tailrace.disk.recovery import RecoveredLog
     from tailrace.settings import Tuning
 
 FORMAT_VERSION = 1
@@ -67,7 +67,7 @@ CONTENTION_SECONDS = 0.25
 Mode = Literal["a", "r", "x"]
 
 
-class Opened(NamedTuple):
+class OpenedLog(NamedTuple):
     """An open directory: who it is, its tails, and the lock that keeps others from recovering it."""
 
     log_id: bytes
@@ -76,7 +76,9 @@ class Opened(NamedTuple):
     lock: int
 
 
-def open_directory(files: Files, path: str, mode: Mode, *, exclusive: bool, timeout: float, tuning: Tuning) -> Opened:
+def open_directory(
+    files: Files, path: str, mode: Mode, *, exclusive: bool, timeout: float, tuning: Tuning
+) -> OpenedLog:
     """Open or create the log in a directory."""
     if mode == "r":
         return _open_reading(files, path)
@@ -90,7 +92,7 @@ def open_directory(files: Files, path: str, mode: Mode, *, exclusive: bool, time
         raise storage_error(error, f"opening {path}", path) from error
 
 
-def _open_reading(files: Files, path: str) -> Opened:
+def _open_reading(files: Files, path: str) -> OpenedLog:
     identity = read_identity(files, path)
     if identity is None:
         if files.stat(f"{path}/{RESTORING_NAME}") is not None:
@@ -102,13 +104,13 @@ def _open_reading(files: Files, path: str) -> Opened:
     tails = believable_tails(files, path, log_id, write=False)
     if tails is not None:
         if _settled(files, tails):
-            return Opened(log_id, settings, tails, -1)
+            return OpenedLog(log_id, settings, tails, -1)
         tails.close()
     _refuse_without_journal(files, path)
     copied, former = _origin(files, path, log_id, settings)
     survey = Recovery(files, path, log_id, write=False, copied=copied, former=former).run()
     data = build_tails(files.boot_id(), 0, 0, log_id, survey.slots, survey.catalog.next_slot)
-    return Opened(log_id, settings, FrozenTails(files, f"{path}/tails", data), -1)
+    return OpenedLog(log_id, settings, FrozenTails(files, f"{path}/tails", data), -1)
 
 
 def believable_tails(files: Files, path: str, log_id: bytes, *, write: bool) -> Tails | None:
@@ -307,7 +309,7 @@ class _Opening:
         self.began = files.monotonic()
         self.lock = -1
 
-    def run(self) -> Opened:
+    def run(self) -> OpenedLog:
         try:
             self._begin()
             while True:
@@ -366,7 +368,7 @@ class _Opening:
     def waited(self) -> float:
         return self.files.monotonic() - self.began
 
-    def _attempt(self) -> Opened | None:
+    def _attempt(self) -> OpenedLog | None:
         files = self.files
         if files.lock(self.lock):  # rule: lock before recovery
             return None if self._is_dropped() else self._alone()
@@ -386,7 +388,7 @@ class _Opening:
         identity = read_identity(files, self.path)
         tails = self.believable(identity[0]) if identity is not None else None
         if identity is not None and tails is not None:
-            return Opened(*identity, tails, self.lock)
+            return OpenedLog(*identity, tails, self.lock)
         files.unlock(self.lock)
         if self.waited() >= FOREIGN_WAIT_SECONDS:
             raise LockedError(
@@ -395,7 +397,7 @@ class _Opening:
             )
         return None
 
-    def _alone(self) -> Opened | None:
+    def _alone(self) -> OpenedLog | None:
         """The exclusive lock is ours: create, recover if need be, then share it or keep it."""
         self.say("recovering")
         identity = read_identity(self.files, self.path)
@@ -422,7 +424,7 @@ class _Opening:
             if not self.files.lock(self.lock, shared=True):
                 tails.close()
                 return None
-        return Opened(*identity, tails, self.lock)
+        return OpenedLog(*identity, tails, self.lock)
 
     def believable(self, log_id: bytes) -> Tails | None:
         return believable_tails(self.files, self.path, log_id, write=True)
@@ -569,7 +571,7 @@ def write_identity(files: Files, path: str, log_id: bytes, settings: dict[str, A
     files.sync_directory(path)  # rule: identity's name
 
 
-def write_tails(files: Files, path: str, log_id: bytes, survey: Survey, *, ready: bool = False) -> None:
+def write_tails(files: Files, path: str, log_id: bytes, survey: RecoveredLog, *, ready: bool = False) -> None:
     """Replace the tails as a whole; they are believed when the ready flag is stored, here or later."""
     new = f"{path}/tails.new"  # rule: tails replaced as a whole
     descriptor = files.open(new, create=True)

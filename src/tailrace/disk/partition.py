@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.disk.catalog import CATALOG_SLOT
-from tailrace.disk.context import Home, storage_error
+from tailrace.disk.context import Context, storage_error
 from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import Prepared, place, place_one, read_header, salt_chain
@@ -77,7 +77,7 @@ class Partition:
 
     def __init__(
         self,
-        home: Home,
+        home: Context,
         slot: int,
         incarnation: int,
         topic_id: int,

@@ -28,7 +28,7 @@ class Floor(NamedTuple):
     incarnation: int
 
 
-class Floors(NamedTuple):
+class PreviousTails(NamedTuple):
     """What the old tails promise: by slot, and of which boot they are; none without tails of this log."""
 
     slots: dict[int, Floor]
@@ -46,21 +46,21 @@ class Floors(NamedTuple):
         return not self.boot or slot in self.damaged or (slot not in self.slots and slot < self.least)
 
 
-def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
+def read_floors(files: Files, path: str, log_id: bytes) -> PreviousTails:
     """What the tails of an earlier boot promise of each slot, and which boot that was."""
     name = f"{path}/tails"
     if files.stat(name) is None:
-        return Floors({}, b"")
+        return PreviousTails({}, b"")
     descriptor = files.open(name)
     try:
         data = files.read(descriptor, files.stat_open(descriptor).size, 0)
     finally:
         files.close(descriptor)
     if len(data) < HEADER_BYTES:
-        return Floors({}, b"")
+        return PreviousTails({}, b"")
     magic, _, boot, _, _, own_id = IDENTITY.unpack_from(data)
     if magic != MAGIC or own_id != log_id:  # rule: log id
-        return Floors({}, b"")
+        return PreviousTails({}, b"")
     floors = {}
     damaged = set()
     ours = boot == files.boot_id()
@@ -75,7 +75,7 @@ def read_floors(files: Files, path: str, log_id: bytes) -> Floors:
         elif ours and not any(whole):
             # Marked with its topic before the catalog named it, and no power cut since.
             damaged.add(slot)
-    return Floors(floors, boot, frozenset(damaged), SLOTS_STEP if len(data) < file_bytes(1) else 0)
+    return PreviousTails(floors, boot, frozenset(damaged), SLOTS_STEP if len(data) < file_bytes(1) else 0)
 
 
 def is_copy(files: Files, path: str, log_id: bytes) -> bool:

@@ -25,7 +25,7 @@ from tailrace.disk.segment import (
     segment_name,
     walk,
 )
-from tailrace.disk.segment_file import Indexes, Segment
+from tailrace.disk.segment_file import Indexes, SegmentFile
 from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX
@@ -80,7 +80,7 @@ class Reader:
         self.files: Files = partition.files
         self.indexes = indexes
         self.mapped = mapped
-        self.segment: Segment | None = None
+        self.segment: SegmentFile | None = None
         self.bases: list[int] = []
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Reader:
                 raise self._lost(frame)
             yield self.columns(frame), segment.offset
 
-    def _skip(self, segment: Segment, offset: int, limit: int) -> None:
+    def _skip(self, segment: SegmentFile, offset: int, limit: int) -> None:
         """Step over frames before an offset, by their headers alone; damage among them does not matter here."""
         while segment.offset < offset:
             before = segment.offset
@@ -236,7 +236,7 @@ class Reader:
                     return
                 segment.offset, segment.position, segment.chain = resumed
 
-    def _at(self, offset: int) -> Segment | None:
+    def _at(self, offset: int) -> SegmentFile | None:
         """The open segment, placed at or before an offset."""
         segment = self.segment
         if segment is not None and segment.offset == offset:
@@ -276,12 +276,12 @@ class Reader:
         self.bases = sorted(base for name in names if (base := segment_base(name)) is not None)
         self.indexes.keep_bases(self.partition.path, self.bases)
 
-    def _open(self, base: int) -> Segment | None:
+    def _open(self, base: int) -> SegmentFile | None:
         self.close()
         path = f"{self.partition.path}/{segment_name(base)}"
         try:
             owner = (self.partition.topic_id, self.partition.index)
-            segment = Segment(self.files, path, base, owner, mapped=self.mapped)
+            segment = SegmentFile(self.files, path, base, owner, mapped=self.mapped)
         except FileNotFoundError:
             return None
         self.segment = segment
@@ -298,7 +298,7 @@ class Reader:
             segment.use_mapping()
         return segment
 
-    def _at_end(self, segment: Segment, offset: int) -> bool:
+    def _at_end(self, segment: SegmentFile, offset: int) -> bool:
         """Go to the published end of the newest segment if that is the offset, without a walk over what lies before."""
         state = self.state()
         if state is None or (state.base, state.salt, state.end) != (segment.base, segment.salt, offset):
@@ -306,7 +306,7 @@ class Reader:
         segment.position, segment.offset, segment.chain = state.position, offset, state.chain
         return True
 
-    def _active_index(self, segment: Segment) -> Index | None:
+    def _active_index(self, segment: SegmentFile) -> Index | None:
         """The index of the newest segment up to its published position; the process keeps it and extends it."""
         state = self.state()
         if state is None or (state.base, state.salt) != (segment.base, segment.salt):
@@ -451,7 +451,7 @@ class Reader:
             path=path,
         )
 
-    def _resume(self, segment: Segment) -> tuple[int, int, int] | None:
+    def _resume(self, segment: SegmentFile) -> tuple[int, int, int] | None:
         """(offset, position, chain) of the next frame after damage at the segment's place that can be trusted.
 
         A frame whose own header is right ends its damage with its body. Otherwise the next index entry can be trusted,
@@ -480,7 +480,7 @@ class Reader:
                 return segment.base + first.base, start, first.chain
         return (offset, stop, chain) if offset > segment.offset else None
 
-    def _trusted_after(self, segment: Segment) -> tuple[int, int, int] | None:
+    def _trusted_after(self, segment: SegmentFile) -> tuple[int, int, int] | None:
         """The first place behind the segment's own that something other than the frames vouches for."""
         index = segment.index
         if index is not None:

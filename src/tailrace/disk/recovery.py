@@ -16,7 +16,7 @@ from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
-from tailrace.disk.journal import ADOPT, WRITE, Entry, JournalFile, Part, restore_names
+from tailrace.disk.journal import ADOPT, WRITE, EntryPart, JournalEntry, JournalFile, restore_names
 from tailrace.disk.previous_tails import read_floors
 from tailrace.disk.repair.journal import salvage_all
 from tailrace.disk.repair.scan import reach_behind
@@ -72,7 +72,7 @@ class Recovered(NamedTuple):
     damage: str | None
 
 
-class Survey(NamedTuple):
+class RecoveredLog(NamedTuple):
     """The whole log as recovery found it."""
 
     catalog: Catalog
@@ -98,9 +98,9 @@ class Recovery:
             # A copy that was given its own id by a process that died before it could write that into the tails.
             self.floors = read_floors(files, path, former)
         self.journal = salvage_all(files, f"{path}/journal", log_id)
-        self.entries: list[Entry] = [entry for each in self.journal for entry in each.entries]
+        self.entries: list[JournalEntry] = [entry for each in self.journal for entry in each.entries]
         # What they hold for each slot and incarnation, in order.
-        self.parts: dict[tuple[int, int], list[Part]] = {}
+        self.parts: dict[tuple[int, int], list[EntryPart]] = {}
         for part in [part for entry in self.entries for part in entry.parts]:
             self.parts.setdefault((part.slot, part.incarnation), []).append(part)
         # The directory that was listed last, until something in it changes; those in which staged segments were seen.
@@ -116,7 +116,7 @@ class Recovery:
             ends = self.ends.setdefault((part.slot, part.incarnation), {})
             ends[part.base, part.salt] = max(part.end, ends.get((part.base, part.salt), 0))
 
-    def run(self) -> Survey:
+    def run(self) -> RecoveredLog:
         """Replay and scan every partition, the catalog first."""
         if self.write and self.floors.boot == self.files.boot_id():
             # A copy made on this boot: its pages may not be on the medium yet.
@@ -134,7 +134,7 @@ class Recovery:
         if self.write:
             self._sync_names()
             self._sweep(catalog)  # rule: sweep of dropped topics
-        return Survey(catalog, slots)
+        return RecoveredLog(catalog, slots)
 
     def _sync_names(self) -> None:
         """Bring names to disk: of directories that were missing, and of empty ones, which a recovery that died made."""
@@ -252,11 +252,11 @@ class Recovery:
                 end = after
         return end
 
-    def _waits(self, directory: str, part: Part) -> bool:
+    def _waits(self, directory: str, part: EntryPart) -> bool:
         """Whether a staged segment has no name yet: those that follow it in the same commit may have theirs."""
         return part.kind == ADOPT and self.files.stat(f"{directory}/{part.data.decode()}") is not None
 
-    def _replay_write(self, directory: str, part: Part, bases: list[int], touched: set[int]) -> bool:
+    def _replay_write(self, directory: str, part: EntryPart, bases: list[int], touched: set[int]) -> bool:
         if part.base not in bases:
             return False
         descriptor = self.files.open(f"{directory}/{segment_name(part.base)}", write=self.write)
@@ -276,7 +276,7 @@ class Recovery:
             self.files.close(descriptor)
         return True
 
-    def _replay_adopt(self, directory: str, part: Part, bases: list[int], touched: set[int]) -> bool:
+    def _replay_adopt(self, directory: str, part: EntryPart, bases: list[int], touched: set[int]) -> bool:
         staged, target = f"{directory}/{part.data.decode()}", f"{directory}/{segment_name(part.base)}"
         if self.files.stat(staged) is None:
             if part.base not in bases:
@@ -441,17 +441,17 @@ class Recovery:
     ) -> tuple[State, str | None]:
         """Follow the chain of the newest segment from where it is known to be whole; what is wrong with it."""
         read = reading(self.files, descriptor)
-        place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
+        place = ChainEnd(HEADER_BYTES, 0, salt_chain(salt), 0)
         known = (promised.base, promised.salt) == (base, salt) and promised.active and not self.copied
         if known and promised.synced <= size:
             if promised.synced == promised.position:
                 last = promised.last if promised.position > HEADER_BYTES else 0
-                place = Place(promised.position, promised.end - base, promised.chain, last)
+                place = ChainEnd(promised.position, promised.end - base, promised.chain, last)
             elif promised.synced > HEADER_BYTES:
                 # The frame behind what was synced says its own offset; without one, a walk from the start finds it.
-                place = follow_chain(read, Place(promised.synced, -1, promised.synced_chain, 0), size)
+                place = follow_chain(read, ChainEnd(promised.synced, -1, promised.synced_chain, 0), size)
                 if place.offset < 0:
-                    place = Place(HEADER_BYTES, 0, salt_chain(salt), 0)
+                    place = ChainEnd(HEADER_BYTES, 0, salt_chain(salt), 0)
         position, offset, chain, last = follow_chain(read, place, size)
         end = base + offset
         behind = reach_behind(read, salt, size) if self.floors.blind(slot) else None  # rule: whole frames behind damage
@@ -551,7 +551,7 @@ def _unreached(state: State, end: int) -> State:
     return state._replace(end=end, synced=0, last=0)  # rule: damage found again
 
 
-class Place(NamedTuple):
+class ChainEnd(NamedTuple):
     """Where a chain was followed to: position, offset within the segment, chain, and where its last frame lies."""
 
     position: int
@@ -560,7 +560,7 @@ class Place(NamedTuple):
     last: int
 
 
-def follow_chain(read: Read, place: Place, stop: int) -> Place:
+def follow_chain(read: Read, place: ChainEnd, stop: int) -> ChainEnd:
     """Go over all whole groups of frames from a place on; a negative offset takes the first frame's own."""
     position, offset, chain, last = place
     while True:
@@ -572,7 +572,7 @@ def follow_chain(read: Read, place: Place, stop: int) -> Place:
             if header.count == 1:
                 break
         if position == before:
-            return Place(position, offset, chain, last)
+            return ChainEnd(position, offset, chain, last)
         while header.count == 1 and position < stop:
             # Frames of one record cost a quarter when they are passed over in one loop.
             data = bytes(read(min(CHUNK_BYTES, stop - position), position))

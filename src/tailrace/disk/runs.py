@@ -95,7 +95,7 @@ class Run(Columns):
         return self._times[first:stop]
 
 
-class Taken(NamedTuple):
+class TakenRun(NamedTuple):
     """A run, where the frame behind it lies in the buffer, and the chain that frame must carry."""
 
     run: Run
@@ -109,7 +109,7 @@ def begins_run(buffer: ReadableBuffer, at: int) -> bool:
     return count == 1
 
 
-def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: int) -> Taken | None:
+def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: int) -> TakenRun | None:
     """The longest run of whole frames at a place in a buffer, of at most `limit` records; None when there is none.
 
     `offset` is the one of the first record within its segment, which begins at `base`. A frame that does not fit, in
@@ -153,7 +153,7 @@ def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: in
         return None
     filled = [headers.get(index, b"") for index in range(len(values))] if headers else None
     known = None if keys.count(None) == len(keys) else keys
-    return Taken(Run(base + first, times, known, filled, values, weight), at, chain)
+    return TakenRun(Run(base + first, times, known, filled, values, weight), at, chain)
 
 
 def skim_run(data: bytes, at: int, offset: int, chain: int) -> tuple[int, int, int, int]:

@@ -49,7 +49,7 @@ class Indexes:
             self.sealed.pop(key, None)
 
 
-class Segment:
+class SegmentFile:
     """One open segment file, and a place in it: the next frame lies at `position` and must carry `chain`."""
 
     descriptor = -1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlace
 from tailrace.disk.commit import Committer
-from tailrace.disk.context import Home, is_untyped, storage_error
+from tailrace.disk.context import Context, is_untyped, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.flusher import Flusher
 from tailrace.disk.frame import HEADER_BYTES, MORE, Prepared, join
@@ -69,7 +69,7 @@ class Store:
         self.lock = opened.lock
         self.settings = opened.settings
         tuning = tuning._replace(journal_bytes=int(opened.settings.get("journal_bytes", tuning.journal_bytes)))
-        self.home = Home(files, path, opened.log_id, opened.tails, tuning, timeout)
+        self.home = Context(files, path, opened.log_id, opened.tails, tuning, timeout)
         self.home.replaceable = not self.writable
         self.home.name_damage = self._name_damage
         # By slot, the first and the last record that cannot be read in a newest segment which refuses appends.

@@ -31,7 +31,7 @@ class Chores(NamedTuple):
 chores: Chores | None = None
 
 
-class Worker:
+class Background:
     """Runs a round of chores about every `vacuum_seconds`, and at once after a segment was sealed.
 
     The thread starts when there is something to do and is a daemon: a killed process leaves the rest to the others, and

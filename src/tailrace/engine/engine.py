@@ -17,7 +17,7 @@ from tailrace.disk.files import Files
 from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.store import Store
 from tailrace.disk.tails import FrozenTails
-from tailrace.engine.background import Worker
+from tailrace.engine.background import Background
 from tailrace.errors import (
     ClosedError,
     CorruptionError,
@@ -87,7 +87,7 @@ class Engine:
         self.leave: Callable[[], int] = self._left.__next__
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         # Keeps the disk bounded.
-        self.worker = Worker(self)
+        self.worker = Background(self)
         # Those that may still hold records which nobody has written.
         self.producers: set[Producer] = set()
         # Those that may hold partitions of a group.

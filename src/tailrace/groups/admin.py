@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
     from tailrace.engine.engine import Engine
     from tailrace.groups.group_topic import GroupLog
-    from tailrace.groups.state import GroupState, Member, Place
+    from tailrace.groups.state import GroupState, MemberInfo, Place
     from tailrace.types import Start
 
 __all__ = ["drop", "evict", "existing_group", "group_names", "info", "infos", "reading_groups", "reset"]
@@ -74,7 +74,7 @@ def _partition(engine: Engine, state: GroupState, alive: set[str], entry: TopicE
     )  # fmt: skip
 
 
-def _member(member: Member, state: GroupState, alive: bool) -> GroupMember:
+def _member(member: MemberInfo, state: GroupState, alive: bool) -> GroupMember:
     owned = len(state.owned_by(member.id))
     return GroupMember(member.id, member.host, member.pid, to_datetime(member.since), member.topics, alive, owned)
 

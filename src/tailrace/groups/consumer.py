@@ -12,7 +12,7 @@ from tailrace.arguments import parse_count, parse_duration, parse_size
 from tailrace.errors import ClosedError, GroupNotFoundError, PartitionLostError, TailraceError, ThreadError
 from tailrace.groups.group_topic import find_group
 from tailrace.groups.options import offsets_of, parse_place, parse_topics, parse_wants, work_out
-from tailrace.groups.session import Duty
+from tailrace.groups.session import Session
 from tailrace.names import validate_group_name
 from tailrace.read.batch import Batch, records
 from tailrace.read.iteration import BATCH_BYTES_MAX, READ_AHEAD_RECORDS, typed_failures
@@ -20,7 +20,7 @@ from tailrace.records import Record
 from tailrace.types import Lag
 
 if TYPE_CHECKING:
-    from tailrace.disk.columns import Part
+    from tailrace.disk.columns import FramePart
     from tailrace.groups.state import Place
     from tailrace.log import Log
     from tailrace.types import Duration, Lost, Size, Start
@@ -56,10 +56,10 @@ class Consumer(Iterable[Record]):
         with typed_failures(engine, self.group):
             known = find_group(engine, self.group)
             bounds = work_out(engine, self._wants, () if known is None else known.view().cursors)
-        self._duty = Duty(engine, self.group, self._wants, bounds)
+        self._duty = Session(engine, self.group, self._wants, bounds)
         self._monotonic = engine.files.monotonic
         # What a loop is handing out: its parts, the records made of them, and those that are left.
-        self._parts: list[Part] = []
+        self._parts: list[FramePart] = []
         self._made: list[Record] = []
         self._left: Iterator[Record] = iter(())
         self._tick_at = 0.0
@@ -144,7 +144,7 @@ class Consumer(Iterable[Record]):
         self._attend_first()
         feeds = self._duty.feeds
 
-        def look() -> list[Part]:
+        def look() -> list[FramePart]:
             # Whose turn it is stays as it was, also when a feed fails and is asked again.
             order = feeds.order
             try:
@@ -191,7 +191,7 @@ class Consumer(Iterable[Record]):
         self._tick_at = self._monotonic() + TICK_SECONDS
         return iter(made)
 
-    def _next_parts(self, gather: Callable[[], list[Part]], patience: float | None) -> list[Part]:
+    def _next_parts(self, gather: Callable[[], list[FramePart]], patience: float | None) -> list[FramePart]:
         """Wait for parts, commit what is due, attend to the group; none at the end."""
         duty = self._duty
         if self._over or self._closing:
@@ -241,7 +241,7 @@ class Consumer(Iterable[Record]):
             positions.update({place: offset for place, offset in self._before.items() if place in positions})
         return positions
 
-    def _mark(self, positions: dict[Place, int], parts: Sequence[Part], at: int) -> None:
+    def _mark(self, positions: dict[Place, int], parts: Sequence[FramePart], at: int) -> None:
         """Move `positions` to where the partitions stand once the first `at` records of these parts were handed out."""
         by_name = self._duty.feeds.by_name
         end = sum([part.stop - part.first for part in parts])
@@ -513,7 +513,7 @@ class Consumer(Iterable[Record]):
                 raise
 
     def __del__(self) -> None:
-        duty: Duty | None = getattr(self, "_duty", None)
+        duty: Session | None = getattr(self, "_duty", None)
         if duty is not None and (duty.seated or duty.leaving) and not self._engine.closed:
             # Storing cursors may wait for a lock, which a finalizer must not do: to the group this is a death.
             duty.forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tailrace.disk.columns import Part
+from tailrace.disk.columns import FramePart
 from tailrace.errors import OffsetOutOfRangeError, TailraceError
 from tailrace.read.span import Span
 
@@ -40,8 +40,8 @@ class Feed:
         self.stop = -1
         self.until: int | None = None
         self.paused = False
-        self.rest: Part | None = None
-        self.stream: Iterator[Part] | None = None
+        self.rest: FramePart | None = None
+        self.stream: Iterator[FramePart] | None = None
 
     @property
     def topic(self) -> str:
@@ -67,7 +67,7 @@ class Feed:
             return now_us >= self.until and not (self.paused and self.handed < self.span.partition.end)
         return 0 <= self.stop <= self.handed
 
-    def pull(self) -> Part | None:
+    def pull(self) -> FramePart | None:
         """The next part, None when everything was read."""
         if self.handed < self.span.partition.start:
             self._begin_later()
@@ -164,13 +164,13 @@ class Feeds:
         """Stop to read all of them."""
         self.remove([feed.place for feed in self.order])
 
-    def gather(self, max_records: int, max_bytes: int, *, whole: bool = False) -> list[Part]:
+    def gather(self, max_records: int, max_bytes: int, *, whole: bool = False) -> list[FramePart]:
         """Parts of so many records and bytes at most, of one partition after another; one record at least.
 
         The next call begins with another partition, so that a busy one does not keep the others from being read. With
         `whole` no part is cut: the last one may hold more than asked for.
         """
-        gathered: list[Part] = []
+        gathered: list[FramePart] = []
         room, left, turns = max_records, max_bytes, 0
         before: list[tuple[Feed, int]] = []
         self.fresh = before
@@ -213,7 +213,7 @@ class Feeds:
             feed.back(handed)
         self.fresh = ()
 
-    def _pull(self, feed: Feed, something: bool) -> Part | None:
+    def _pull(self, feed: Feed, something: bool) -> FramePart | None:
         try:
             return feed.pull()
         except TailraceError:
@@ -228,7 +228,7 @@ class Feeds:
         return {feed.place: feed.handed for feed in self.order}
 
 
-def _cut(feed: Feed, part: Part, room: int, left: int, alone: bool) -> Part:
+def _cut(feed: Feed, part: FramePart, room: int, left: int, alone: bool) -> FramePart:
     """As much of a part as there is room for, be it nothing; the rest stays with its feed."""
     topic, partition, columns, first, end = part
     stop = min(end, first + room)
@@ -237,5 +237,5 @@ def _cut(feed: Feed, part: Part, room: int, left: int, alone: bool) -> Part:
         stop = max(columns.fitting(first, stop, left), first + alone)
     if stop == end:
         return part
-    feed.rest = Part(topic, partition, columns, stop, end)
-    return Part(topic, partition, columns, first, stop)
+    feed.rest = FramePart(topic, partition, columns, stop, end)
+    return FramePart(topic, partition, columns, first, stop)

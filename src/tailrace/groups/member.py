@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.failures import Tolerating, by_system
 from tailrace.errors import GroupNotFoundError, PartitionLostError
 from tailrace.groups.assignment import assign
-from tailrace.groups.state import Member
+from tailrace.groups.state import MemberInfo
 from tailrace.read.span import matching
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def is_alive(files: Files, directory: str, member: str) -> bool:
         files.close(descriptor)
 
 
-class Seat:
+class Member:
     """A place in a group, from `join` to `leave`; one thread at a time."""
 
     def __init__(self, engine: Engine, group: GroupLog, topics: tuple[str, ...], name: str | None) -> None:
@@ -81,7 +81,7 @@ class Seat:
         self.directory = members_directory(engine, group.id)
         host, pid = self.files.host_name(), self.files.process_id()
         self.id = f"{name or f'{host}-{pid}'}-{self.files.random_bytes(4).hex()}"
-        self.member = Member(self.id, host, pid, self.files.now_us(), topics)
+        self.member = MemberInfo(self.id, host, pid, self.files.now_us(), topics)
         self.lock = -1
         self.watch: Watch | None = None
         # The partitions that are this member's, with the epochs that prove it.
@@ -225,7 +225,7 @@ class Seat:
             at=(offset, state.version),
         )
 
-    def _eligible(self, members: Iterable[Member]) -> dict[Place, frozenset[str]]:
+    def _eligible(self, members: Iterable[MemberInfo]) -> dict[Place, frozenset[str]]:
         """Who may read which partition: by the names and patterns that each member asked for."""
         wanted: dict[tuple[str, ...], set[str]] = {}
         for member in members:

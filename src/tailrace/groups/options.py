@@ -25,38 +25,38 @@ OnLost = Literal["error", "earliest", "latest"]
 Result = TypeVar("Result")
 
 
-class Rhythm(NamedTuple):
+class CommitInterval(NamedTuple):
     """When cursors are stored: after so many records, or after so many seconds."""
 
     records: int | None
     seconds: float
 
 
-class Wants(NamedTuple):
+class ConsumerOptions(NamedTuple):
     """Everything a consumer was asked for, except its log and group."""
 
     topics: tuple[str, ...]
     start: StartPoint
     stop: StartPoint | None
     commit: Commit
-    every: Rhythm
+    every: CommitInterval
     on_lost: OnLost
     member: str | None
 
 
 def parse_wants(
     engine: Engine, topics: Any, start: Any, stop: Any, commit: Any, commit_every: Any, on_lost: Any, member: Any
-) -> Wants:
+) -> ConsumerOptions:
     """The arguments of Log.consumer, checked."""
     now = engine.files.now_us()
     if isinstance(stop, str) and stop == "now":
         stop = "latest"
-    wants = Wants(
+    wants = ConsumerOptions(
         parse_topics(topics),
         parse_start(start, now_us=now),
         None if stop is None else parse_start(stop, "stop", now_us=now),
         cast("Commit", parse_choice(commit, "commit", ("after", "before", "manual"))),
-        parse_rhythm(commit_every),
+        parse_commit_interval(commit_every),
         cast("OnLost", parse_choice(on_lost, "on_lost", ("error", "earliest", "latest"))),
         None if member is None else _member_name(member),
     )
@@ -84,16 +84,16 @@ def _topic(name: Any) -> str:
     return validate_pattern(name) if is_pattern(name) else validate_topic_name(name)
 
 
-def parse_rhythm(every: int | timedelta | str) -> Rhythm:
+def parse_commit_interval(every: int | timedelta | str) -> CommitInterval:
     """When to commit: an int counts records, texts and timedeltas are time."""
     example = 'write a count of records as an integer, or a time as "1s" or a timedelta'
     if isinstance(every, (bool, float)):
         raise TypeError(f"commit_every must not be a {type(every).__name__}: {example}.")
     if isinstance(every, int):
-        return Rhythm(parse_count(every, "commit_every", minimum=1), 0.0)
+        return CommitInterval(parse_count(every, "commit_every", minimum=1), 0.0)
     if isinstance(every, str) and every.isdecimal():
         raise ValueError(f"commit_every={every!r} has no unit: write {every} for records, or {every + 's'!r}.")
-    return Rhythm(None, parse_duration(every, "commit_every"))
+    return CommitInterval(None, parse_duration(every, "commit_every"))
 
 
 def parse_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
@@ -112,7 +112,7 @@ def _member_name(member: Any) -> str:
     return member
 
 
-class Bounds(NamedTuple):
+class ReadRange(NamedTuple):
     """Where partitions begin and end for one consumer, as far as that was decided when it was made."""
 
     starts: dict[Place, int]
@@ -121,7 +121,7 @@ class Bounds(NamedTuple):
     until: int | None
 
 
-def work_out(engine: Engine, wants: Wants, known: Container[Place]) -> Bounds:
+def work_out(engine: Engine, wants: ConsumerOptions, known: Container[Place]) -> ReadRange:
     """Decide what "latest", "now" and offsets stand for, at the moment the consumer is made.
 
     Partitions that the group knows already begin where it says, whatever `start` is.
@@ -142,8 +142,8 @@ def work_out(engine: Engine, wants: Wants, known: Container[Place]) -> Bounds:
     if wants.start.kind != "earliest":
         starts = _places(engine, entries, wants.start, "start", known, named)
     if stop is None or stop.kind == "time":
-        return Bounds(starts, None, None if stop is None else stop.value)
-    return Bounds(starts, _places(engine, entries, stop, "stop", (), named), None)
+        return ReadRange(starts, None, None if stop is None else stop.value)
+    return ReadRange(starts, _places(engine, entries, stop, "stop", (), named), None)
 
 
 def _places(

@@ -19,7 +19,7 @@ from tailrace.errors import (
 )
 from tailrace.groups.feeds import Feed, Feeds
 from tailrace.groups.group_topic import open_group
-from tailrace.groups.member import UNPLANNED, Seat, Stale
+from tailrace.groups.member import UNPLANNED, Member, Stale
 from tailrace.groups.options import of_each
 from tailrace.names import match
 from tailrace.read.iteration import typed_failures
@@ -27,12 +27,12 @@ from tailrace.types import Lost
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.columns import Part
+    from tailrace.disk.columns import FramePart
     from tailrace.disk.partition import Partition
     from tailrace.disk.watch import Watch
     from tailrace.engine.engine import Engine
     from tailrace.groups.group_topic import GroupLog
-    from tailrace.groups.options import Bounds, Wants
+    from tailrace.groups.options import ConsumerOptions, ReadRange
     from tailrace.groups.state import GroupState, Place
     from tailrace.write.transaction import Transaction
 
@@ -46,18 +46,18 @@ WAKES_FOR_OTHERS_MAX = 16
 REST_SECONDS = 0.001
 
 
-class Duty:
+class Session:
     """The group's side of a consumer; the consumer sees to it that one thread at a time is in here."""
 
-    def __init__(self, engine: Engine, group: str, wants: Wants, bounds: Bounds) -> None:
+    def __init__(self, engine: Engine, group: str, wants: ConsumerOptions, bounds: ReadRange) -> None:
         self.engine = engine
         self.name = group
         self.wants = wants
         self.bounds = bounds
         self.feeds = Feeds()
-        self.seat: Seat | None = None
+        self.seat: Member | None = None
         # Seats whose lock files are still to be given back.
-        self.leaving: list[Seat] = []
+        self.leaving: list[Member] = []
         self.thread = 0
         # Partitions that should be this member's and that their owners have not given back yet.
         self.waiting: list[Place] = []
@@ -104,7 +104,7 @@ class Duty:
         known = state.cursors.keys() | state.owners.keys()
         moves = {place: offset for place, offset in self.bounds.starts.items() if place not in known}
         self._make_safe(moves)
-        seat = Seat(self.engine, group, self.wants.topics, self.wants.member)
+        seat = Member(self.engine, group, self.wants.topics, self.wants.member)
         self.leaving.append(seat)
         seat.join(moves)
         self.seat = seat
@@ -175,7 +175,7 @@ class Duty:
             self.storing = None
         self._close_feeds(seat)
 
-    def _close_feeds(self, seat: Seat) -> None:
+    def _close_feeds(self, seat: Member) -> None:
         """Read no longer what is not this member's any more, or was another's in between."""
         gone = [feed.place for feed in self.feeds if seat.epochs.get(feed.place) != feed.epoch]
         self._part_with(gone, self.giving or {})
@@ -189,7 +189,7 @@ class Duty:
             self.unstored_losses.pop(place, None)
         self.feeds.remove(places)
 
-    def _open_feeds(self, seat: Seat) -> None:
+    def _open_feeds(self, seat: Member) -> None:
         self._close_feeds(seat)
         missing = [place for place in seat.epochs if place not in self.feeds.by_place]
         if missing:
@@ -272,8 +272,8 @@ class Duty:
     # Reading.
 
     def wait(
-        self, gather: Callable[[], list[Part]], patience: float | None, closing: Callable[[], bool], since: int
-    ) -> list[Part]:
+        self, gather: Callable[[], list[FramePart]], patience: float | None, closing: Callable[[], bool], since: int
+    ) -> list[FramePart]:
         """Parts as soon as there are any; none at the end, after the patience, or when it is time to close."""
         monotonic = self.engine.files.monotonic
         deadline = None if patience is None else monotonic() + patience
@@ -320,7 +320,7 @@ class Duty:
         if self.seat.attend():
             self.balance(self.feeds.positions() if self.wants.commit != "manual" else {})
 
-    def gather(self, gather: Callable[[], list[Part]]) -> list[Part]:
+    def gather(self, gather: Callable[[], list[FramePart]]) -> list[FramePart]:
         """Parts that are there now; what was removed unread is dealt with as the consumer was told."""
         while True:
             try:
@@ -336,7 +336,7 @@ class Duty:
                     raise
                 self.feeds.remove([feed.place])
 
-    def begun(self, parts: Iterable[Part]) -> dict[Place, int]:
+    def begun(self, parts: Iterable[FramePart]) -> dict[Place, int]:
         """Where parts begin, by partition."""
         begun: dict[Place, int] = {}
         for part in parts:
@@ -406,7 +406,7 @@ class Duty:
             return all(cursors.get(place, 0) >= bounds.stops.get(place, 0) for place in self.waiting)
         return True
 
-    def _refuse_deadlock(self, seat: Seat) -> None:
+    def _refuse_deadlock(self, seat: Member) -> None:
         """Refuse to wait for partitions that only this very thread could give back."""
         if not self.waiting or len(self.feeds):
             return
@@ -585,8 +585,8 @@ class Enlisted:
 
     def __init__(
         self,
-        duty: Duty,
-        seat: Seat,
+        duty: Session,
+        seat: Member,
         moves: dict[Place, int],
         tx: Transaction,
         taken_back: Callable[[], None],

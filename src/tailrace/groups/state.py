@@ -19,7 +19,7 @@ Place: TypeAlias = tuple[int, int]
 CHANGES_SHARES = frozenset({"snapshot", "gone", "join", "give", "take"})
 
 
-class Member(NamedTuple):
+class MemberInfo(NamedTuple):
     """One consumer of a group: where it runs, and the lock file that tells whether it lives."""
 
     id: str
@@ -41,7 +41,7 @@ class GroupState:
 
     def __init__(self) -> None:
         self.offset = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, MemberInfo] = {}
         self.owners: dict[Place, Owner] = {}
         self.cursors: dict[Place, int] = {}
         # Records that were removed before the group had read them.
@@ -135,8 +135,8 @@ def encode(record: Mapping[str, Any]) -> bytes:
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _member(stored: Mapping[str, Any]) -> Member:
-    return Member(stored["id"], stored["host"], stored["pid"], stored["since"], tuple(stored["topics"]))
+def _member(stored: Mapping[str, Any]) -> MemberInfo:
+    return MemberInfo(stored["id"], stored["host"], stored["pid"], stored["since"], tuple(stored["topics"]))
 
 
 def _places(listed: Iterable[Iterable[int]]) -> list[Place]:

@@ -26,7 +26,7 @@ from tailrace.types import Damage, RepairReport, RepairStep
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
-    from tailrace.disk.journal import Entry
+    from tailrace.disk.journal import JournalEntry
     from tailrace.settings import Tuning
 
 Progress = Callable[[int, int], None]
@@ -367,7 +367,7 @@ class _Repair:
             self.notes += _consequences(topic, plan.start, lost.first, lost.last)
 
 
-def _entries(journal: Iterable[Salvaged]) -> list[Entry]:
+def _entries(journal: Iterable[Salvaged]) -> list[JournalEntry]:
     return [entry for each in journal for entry in each.entries]
 
 

@@ -55,7 +55,7 @@ class Rule(NamedTuple):
         return self.read or (self.limited and self.keep_unread is not False)
 
 
-class Piece(NamedTuple):
+class SegmentSpan(NamedTuple):
     """One segment that holds records: its offsets from `first` up to `stop`, and the times of its oldest and newest.
 
     Of an active one `oldest` is the time of its first frame, and `newest` is not known unless it was looked into.
@@ -79,13 +79,13 @@ class Piece(NamedTuple):
 class Verdict(NamedTuple):
     """Whether a segment goes, and why, as a person would say it."""
 
-    piece: Piece
+    piece: SegmentSpan
     goes: bool
     why: str
 
 
 def plan(
-    rule: Rule, partitions: Sequence[Iterable[Piece]], cursors: Cursors, now_us: int, *, brief: bool = False
+    rule: Rule, partitions: Sequence[Iterable[SegmentSpan]], cursors: Cursors, now_us: int, *, brief: bool = False
 ) -> list[Verdict]:
     """A verdict on every segment of a topic, partition by partition, the oldest first.
 
@@ -98,7 +98,7 @@ def plan(
         newer = newer_bytes(known)
     verdicts = []
     for pieces in partitions:
-        stays: Piece | None = None
+        stays: SegmentSpan | None = None
         for piece in pieces:
             verdict = _judge(rule, piece, newer.get((piece.partition, piece.first), 0), cursors, now_us)
             if stays is not None and verdict.goes:
@@ -111,7 +111,7 @@ def plan(
     return verdicts
 
 
-def newer_bytes(partitions: Sequence[Sequence[Piece]]) -> dict[tuple[int, int], int]:
+def newer_bytes(partitions: Sequence[Sequence[SegmentSpan]]) -> dict[tuple[int, int], int]:
     """By partition and first offset, how many bytes of the topic are newer than a segment.
 
     Within a partition the order is that of the offsets, whatever the timestamps say, so that what is removed is always
@@ -132,7 +132,7 @@ def newer_bytes(partitions: Sequence[Sequence[Piece]]) -> dict[tuple[int, int], 
     return newer
 
 
-def closes(rule: Rule, piece: Piece, cursors: Cursors, now_us: int) -> bool:
+def closes(rule: Rule, piece: SegmentSpan, cursors: Cursors, now_us: int) -> bool:
     """Whether an active segment is to be closed, because it would keep due records from going."""
     if piece.sealed or piece.trouble is not None or not rule.limited:
         return False
@@ -145,7 +145,7 @@ def closes(rule: Rule, piece: Piece, cursors: Cursors, now_us: int) -> bool:
     return rule.read and old_or_large and bool(cursors) and not any(_unread(piece, cursors))
 
 
-def _judge(rule: Rule, piece: Piece, newer: int, cursors: Cursors, now_us: int) -> Verdict:
+def _judge(rule: Rule, piece: SegmentSpan, newer: int, cursors: Cursors, now_us: int) -> Verdict:
     if piece.trouble is not None:
         return Verdict(piece, False, piece.trouble)
     if not rule.limited:
@@ -160,7 +160,7 @@ def _judge(rule: Rule, piece: Piece, newer: int, cursors: Cursors, now_us: int) 
     return Verdict(piece, waiting is None, waiting or "; ".join(going))
 
 
-def _by_age(rule: Rule, piece: Piece, now_us: int) -> Iterator[tuple[bool, str]]:
+def _by_age(rule: Rule, piece: SegmentSpan, now_us: int) -> Iterator[tuple[bool, str]]:
     if rule.retain_us is None:
         return
     age_us = now_us - piece.newest
@@ -176,7 +176,7 @@ def _by_size(rule: Rule, newer: int) -> Iterator[tuple[bool, str]]:
     yield due, f"{side} the limit of {format_size(rule.retain_bytes)}: {format_size(newer)} are newer"
 
 
-def _by_reading(rule: Rule, piece: Piece, cursors: Cursors) -> Iterator[tuple[bool, str]]:
+def _by_reading(rule: Rule, piece: SegmentSpan, cursors: Cursors) -> Iterator[tuple[bool, str]]:
     if not rule.read:
         return
     unread = next(_unread(piece, cursors), None)
@@ -188,7 +188,7 @@ def _by_reading(rule: Rule, piece: Piece, cursors: Cursors) -> Iterator[tuple[bo
         yield True, f"read by every group: {', '.join(sorted(cursors))}"
 
 
-def _waited_for(rule: Rule, piece: Piece, cursors: Cursors) -> Iterator[str]:
+def _waited_for(rule: Rule, piece: SegmentSpan, cursors: Cursors) -> Iterator[str]:
     """What a segment that is due waits for."""
     if rule.keep_unread is True:
         yield from _unread(piece, cursors)
@@ -199,7 +199,7 @@ def _waited_for(rule: Rule, piece: Piece, cursors: Cursors) -> Iterator[str]:
         yield from _unread(piece, {group: cursors[group] for group in rule.keep_unread if group in cursors})
 
 
-def _unread(piece: Piece, cursors: Cursors) -> Iterator[str]:
+def _unread(piece: SegmentSpan, cursors: Cursors) -> Iterator[str]:
     """A sentence for every group that has not read a segment."""
     for group in sorted(cursors):
         places = cursors[group]

@@ -13,7 +13,7 @@ from tailrace.disk.segment import segment_name
 from tailrace.disk.tails import HAS_SEGMENT
 from tailrace.engine.engine import topic_settings
 from tailrace.errors import TailraceError, TopicNotFoundError
-from tailrace.maintain.retention import LAST_US, Piece, Rule
+from tailrace.maintain.retention import LAST_US, Rule, SegmentSpan
 from tailrace.names import is_internal
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.disk.tails import State
 
 
-class Opened(NamedTuple):
+class ActiveSegment(NamedTuple):
     """An active segment: its base, when it was created, and the time of its first frame."""
 
     base: int
@@ -45,8 +45,8 @@ class Inventory:
         self.swept: dict[int, int] = {}
         # By slot: the newest segment and the start for which the list of segments holds, and that list.
         self.listed: dict[int, tuple[int, int, list[int]]] = {}
-        self.sealed: dict[int, dict[int, Piece]] = {}
-        self.opened: dict[int, Opened] = {}
+        self.sealed: dict[int, dict[int, SegmentSpan]] = {}
+        self.opened: dict[int, ActiveSegment] = {}
 
     # Topics.
 
@@ -98,7 +98,7 @@ class Inventory:
 
     # Segments.
 
-    def pieces(self, entry: TopicEntry, index: int, inside: bool, trouble: str | None) -> Iterator[Piece]:
+    def pieces(self, entry: TopicEntry, index: int, inside: bool, trouble: str | None) -> Iterator[SegmentSpan]:
         """The segments of a partition that hold records, the oldest first, each read when it is asked for.
 
         With `inside` the active one is looked into, and shown as it will be once it is closed. `trouble` is that of
@@ -127,7 +127,7 @@ class Inventory:
             first = max(base, start)
             yield piece._replace(first=first, records=piece.records if first == base else piece.stop - first)
 
-    def leftovers(self, entry: TopicEntry, index: int, trim: int) -> list[Piece]:
+    def leftovers(self, entry: TopicEntry, index: int, trim: int) -> list[SegmentSpan]:
         """The segments of a partition that hold trimmed records alone, and whose files are still there."""
         partition = self.partition(entry, index)
         state = None if partition is None else self.state(partition)
@@ -140,13 +140,13 @@ class Inventory:
                 stat = files.stat(f"{partition.path}/{segment_name(base)}")
                 if base < stop <= start and stat is not None:
                     sealed = base < state.base or not state.active
-                    found.append(Piece(index, base, stop, stat.size, stop - base, 0, LAST_US, sealed))
+                    found.append(SegmentSpan(index, base, stop, stat.size, stop - base, 0, LAST_US, sealed))
         except by_system():
             # They cannot be looked at now, and are found by the next round.
             return []
         return found
 
-    def _look(self, partition: Partition, state: State, base: int, stop: int, inside: bool) -> Piece | None:
+    def _look(self, partition: Partition, state: State, base: int, stop: int, inside: bool) -> SegmentSpan | None:
         """One segment; sealed ones are remembered, and one that cannot be read is in trouble."""
         active = base == state.base and state.active
         try:
@@ -156,12 +156,14 @@ class Inventory:
                     return piece
             piece = self._look_inside(partition, base, stop, inside and active)
         except by_system(OSError, TailraceError) as error:
-            return Piece(partition.index, base, stop, 0, stop - base, 0, LAST_US, trouble=f"it cannot be read: {error}")
+            return SegmentSpan(
+                partition.index, base, stop, 0, stop - base, 0, LAST_US, trouble=f"it cannot be read: {error}"
+            )
         if piece is not None and piece.trouble is None and not active:
             self.sealed[partition.slot][base] = piece
         return piece
 
-    def _bases(self, partition: Partition, state: State, start: int, known: dict[int, Piece]) -> Sequence[int]:
+    def _bases(self, partition: Partition, state: State, start: int, known: dict[int, SegmentSpan]) -> Sequence[int]:
         """The segments up to the newest that the state names; a newer name is of one that is being created."""
         newest, first, bases = self.listed.get(partition.slot, (-1, -1, []))
         if (newest, first) != (state.base, start):
@@ -171,7 +173,7 @@ class Inventory:
             self.listed[partition.slot] = (state.base, start, bases)
         return bases
 
-    def active(self, partition: Partition, state: State) -> Piece | None:
+    def active(self, partition: Partition, state: State) -> SegmentSpan | None:
         """The active segment, as far as that goes without reading it."""
         opened = self.opened.get(partition.slot)
         if opened is None or opened.base != state.base:
@@ -183,16 +185,16 @@ class Inventory:
                 reader.close()
             if info is None or oldest is None:
                 return None
-            opened = self.opened[partition.slot] = Opened(state.base, info.created, oldest)
+            opened = self.opened[partition.slot] = ActiveSegment(state.base, info.created, oldest)
         # Zeros ahead of the last frame take up space as well.
         stat = self.store.files.stat(f"{partition.path}/{segment_name(state.base)}")
         size = state.position if stat is None else stat.size
         records = state.end - state.base
-        return Piece(
+        return SegmentSpan(
             partition.index, state.base, state.end, size, records, opened.oldest, LAST_US, False, opened.created
         )  # fmt: skip
 
-    def _look_inside(self, partition: Partition, base: int, stop: int, active: bool) -> Piece | None:
+    def _look_inside(self, partition: Partition, base: int, stop: int, active: bool) -> SegmentSpan | None:
         reader = self.store.reader(partition)
         try:
             info = reader.info(base, stop)
@@ -205,7 +207,7 @@ class Inventory:
             trouble = "it is damaged; run: tailrace verify"
         elif info.end != stop:
             trouble = f"it is damaged: it ends at {info.end}, and the next begins at {stop}; run: tailrace verify"
-        return Piece(
+        return SegmentSpan(
             partition.index, base, stop, info.bytes, info.records, info.min_time, info.max_time, True, info.created,
             closing=active, trouble=trouble,
         )  # fmt: skip

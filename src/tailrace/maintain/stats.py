@@ -165,7 +165,7 @@ class Sealed(NamedTuple):
     holes: Holes
 
 
-class Survey:
+class PartitionSurvey:
     """What was found out about a store's partitions: asked again only where an end has moved."""
 
     def __init__(self, store: Store) -> None:
@@ -344,13 +344,13 @@ class Survey:
         return JournalInfo(len(numbers), sum(stat.size for stat in stats if stat is not None), used)
 
 
-_surveys: WeakKeyDictionary[Store, Survey] = WeakKeyDictionary()
+_surveys: WeakKeyDictionary[Store, PartitionSurvey] = WeakKeyDictionary()
 
 
-def _survey_of(store: Store) -> Survey:
+def _survey_of(store: Store) -> PartitionSurvey:
     survey = _surveys.get(store)
     if survey is None:
-        survey = _surveys.setdefault(store, Survey(store))
+        survey = _surveys.setdefault(store, PartitionSurvey(store))
     survey.load()
     return survey
 

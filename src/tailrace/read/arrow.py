@@ -16,7 +16,7 @@ from tailrace.records import decode_headers
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from tailrace.disk.columns import Columns, Part
+    from tailrace.disk.columns import Columns, FramePart
 
 # What 32-bit offsets can reach within one array.
 _ARRAY_BYTES_MAX = (1 << 31) - 1
@@ -67,7 +67,7 @@ def schema_of(names: tuple[str, ...]) -> Any:
     return pyarrow().schema([known.field(name) for name in names])
 
 
-def batch_to_arrow(parts: Sequence[Part], names: tuple[str, ...] | None = None) -> Any:
+def batch_to_arrow(parts: Sequence[FramePart], names: tuple[str, ...] | None = None) -> Any:
     """One pyarrow.RecordBatch of all parts; the bytes of a single uncompressed frame are shared, not copied.
 
     With `names` only those columns are made.
@@ -107,7 +107,7 @@ def _fixed(kind: Any, count: int, data: ReadableBuffer) -> Any:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)], null_count=0)
 
 
-def _topics(parts: Sequence[Part]) -> Any:
+def _topics(parts: Sequence[FramePart]) -> Any:
     topics = list(dict.fromkeys(part.topic for part in parts))
     code_of = {topic: code for code, topic in enumerate(topics)}
     kind = schema().field("topic").type
@@ -117,36 +117,36 @@ def _topics(parts: Sequence[Part]) -> Any:
     )
 
 
-def _partitions(parts: Sequence[Part]) -> Any:
+def _partitions(parts: Sequence[FramePart]) -> Any:
     numbers = b"".join([_INT32.pack(part.partition) * (part.stop - part.first) for part in parts])
     return _fixed(pyarrow().int32(), _count(parts), numbers)
 
 
-def _offsets(parts: Sequence[Part]) -> Any:
+def _offsets(parts: Sequence[FramePart]) -> Any:
     return _joined([*_offset_arrays(parts)])
 
 
-def _timestamps(parts: Sequence[Part]) -> Any:
+def _timestamps(parts: Sequence[FramePart]) -> Any:
     return _fixed(schema().field("timestamp").type, _count(parts), _times(parts))
 
 
-def _keys(parts: Sequence[Part]) -> Any:
+def _keys(parts: Sequence[FramePart]) -> Any:
     if any(part.columns.key_offsets is not None for part in parts):
         return _joined([_key_array(part) for part in parts])
     return pyarrow().nulls(_count(parts), pyarrow().binary())
 
 
-def _values(parts: Sequence[Part]) -> Any:
+def _values(parts: Sequence[FramePart]) -> Any:
     return _joined([_value_array(part) for part in parts])
 
 
-def _headers(parts: Sequence[Part]) -> Any:
+def _headers(parts: Sequence[FramePart]) -> Any:
     if any(part.columns.header_offsets is not None for part in parts):
         return _joined([_header_array(part) for part in parts])
     return pyarrow().nulls(_count(parts), schema().field("headers").type)
 
 
-def _count(parts: Sequence[Part]) -> int:
+def _count(parts: Sequence[FramePart]) -> int:
     return sum(part.stop - part.first for part in parts)
 
 
@@ -165,7 +165,7 @@ def _joined(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pyarrow().concat_arrays(arrays)
 
 
-def _offset_arrays(parts: Sequence[Part]) -> Iterator[Any]:
+def _offset_arrays(parts: Sequence[FramePart]) -> Iterator[Any]:
     """Offsets of all parts; neighbours without a gap between them become one array."""
     pa = pyarrow()
     start = stop = 0
@@ -196,7 +196,7 @@ def _range(start: int, stop: int) -> Any:
     return _fixed(pa.int64(), stop - start, array("q", range(start, stop)))
 
 
-def _times(parts: Sequence[Part]) -> ReadableBuffer:
+def _times(parts: Sequence[FramePart]) -> ReadableBuffer:
     widths = [0 if isinstance(part.columns.times, int) else part.columns.times.itemsize for part in parts]
     if widths.count(4) > 1 and 8 not in widths:
         return _sums(parts)
@@ -213,7 +213,7 @@ def _times(parts: Sequence[Part]) -> ReadableBuffer:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _sums(parts: Sequence[Part]) -> ReadableBuffer:
+def _sums(parts: Sequence[FramePart]) -> ReadableBuffer:
     """Times of frames that have one time for all records, or what each adds to the earliest: one sum for all frames."""
     pa = pyarrow()
     deltas: list[ReadableBuffer] = []
@@ -232,19 +232,19 @@ def _sums(parts: Sequence[Part]) -> ReadableBuffer:
     return sums.buffers()[1][: 8 * total]  # type: ignore[no-any-return]
 
 
-def _value_array(part: Part) -> Any:
+def _value_array(part: FramePart) -> Any:
     columns = part.columns
     return _binary_array(part, columns.value_offsets, columns.value_blob, columns.value_valid)
 
 
-def _key_array(part: Part) -> Any:
+def _key_array(part: FramePart) -> Any:
     columns = part.columns
     if columns.key_offsets is None:
         return pyarrow().nulls(part.stop - part.first, pyarrow().binary())
     return _binary_array(part, columns.key_offsets, columns.key_blob, columns.key_valid)
 
 
-def _header_array(part: Part) -> Any:
+def _header_array(part: FramePart) -> Any:
     """Headers as lists; each distinct set of headers is decoded once."""
     columns, headers_type = part.columns, schema().field("headers").type
     if columns.header_offsets is None:
@@ -257,7 +257,7 @@ def _header_array(part: Part) -> Any:
     return pyarrow().array(lists, headers_type).take(encoded.indices)
 
 
-def _binary_array(part: Part, offsets: memoryview[int], blob: memoryview, valid: memoryview | None) -> Any:
+def _binary_array(part: FramePart, offsets: memoryview[int], blob: memoryview, valid: memoryview | None) -> Any:
     pa = pyarrow()
     buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(blob)]
     made = pa.Array.from_buffers(
@@ -271,7 +271,7 @@ def _binary_array(part: Part, offsets: memoryview[int], blob: memoryview, valid:
     return made
 
 
-def _corrupt(part: Part, error: Exception) -> CorruptionError:
+def _corrupt(part: FramePart, error: Exception) -> CorruptionError:
     columns: Columns = part.columns
     return CorruptionError(
         f"A frame's columns contradict each other: {error}",

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from tailrace.disk.columns import Part
+from tailrace.disk.columns import FramePart
 from tailrace.errors import CorruptionError
 from tailrace.records import EMPTY_HEADERS, Headers, Record, decode_headers
 
@@ -21,8 +21,8 @@ class Batch(Sequence[Record]):
 
     __slots__ = ("_starts", "parts")
 
-    def __init__(self, parts: Sequence[Part] = ()) -> None:
-        self.parts: Sequence[Part] = parts
+    def __init__(self, parts: Sequence[FramePart] = ()) -> None:
+        self.parts: Sequence[FramePart] = parts
         # Index in the batch at which each part begins, and the length of the batch at the end.
         self._starts = [*accumulate((part.stop - part.first for part in parts), initial=0)]
 
@@ -103,7 +103,7 @@ class Batch(Sequence[Record]):
 _record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
 
 
-def _decoded(part: Part, stored: Iterable[bytes]) -> list[Headers]:
+def _decoded(part: FramePart, stored: Iterable[bytes]) -> list[Headers]:
     """The headers of some records of a part."""
     try:
         return [*map(decode_headers, stored)]
@@ -118,7 +118,7 @@ def _decoded(part: Part, stored: Iterable[bytes]) -> list[Headers]:
         ) from error
 
 
-def records(part: Part) -> Iterator[Record]:
+def records(part: FramePart) -> Iterator[Record]:
     """The records of one part, column by column."""
     topic, partition, columns, first, stop = part
     times = columns.times_list(first, stop)

@@ -16,7 +16,7 @@ from tailrace.read.span import READERS_OPEN_MAX, Request, Span, dropped, matchin
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.columns import Part
+    from tailrace.disk.columns import FramePart
     from tailrace.engine.engine import Engine
 
 # Where the end of the catalog stands among the words of the tails.
@@ -54,7 +54,7 @@ class Follower:
         # Up to where the catalog was looked at.
         self.offset = -1
 
-    def parts(self) -> Iterator[Part | None]:
+    def parts(self) -> Iterator[FramePart | None]:
         """Parts as they are published; ends when every span is full, after `timeout` idle seconds, or at a close."""
         engine = self.engine
         # Armed before the first look at any end: what is published after that look raises an event.
@@ -192,7 +192,7 @@ class Follower:
         elif stop.kind != "latest" and stop.kind != "earliest":
             span.stop = stop.offsets[span.partition.index] if stop.kind == "offsets" else stop.value
 
-    def _fresh(self) -> Sequence[Part]:
+    def _fresh(self) -> Sequence[FramePart]:
         """The newest few records of one partition, when that is all there is and it takes one small read.
 
         This is what a follower is mostly woken for, and every step less on the way brings the record sooner.
@@ -212,7 +212,7 @@ class Follower:
         part = found.newest(words[found.word])
         return () if part is None else (part,)
 
-    def _round(self) -> Iterator[Part]:
+    def _round(self) -> Iterator[FramePart]:
         """What was published since the last round; by time within the round when that was asked for."""
         words = self.engine.store.tails.words
         spans, streams = [], []
@@ -259,7 +259,7 @@ class Follower:
                 span.stop, span.until = found, None
         return min(end, span.stop) if span.stop >= 0 else end
 
-    def _while_there(self, span: Span, end: int) -> Iterator[Part]:
+    def _while_there(self, span: Span, end: int) -> Iterator[FramePart]:
         """The parts of a topic that may be dropped meanwhile, which ends them and nothing else."""
         try:
             yield from span.forward(end)

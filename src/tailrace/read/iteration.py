@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from operator import length_hint
 from typing import TYPE_CHECKING
 
-from tailrace.disk.columns import Newest, Part
+from tailrace.disk.columns import FramePart, Newest
 from tailrace.disk.context import storage_error
 from tailrace.disk.failures import by_system
 from tailrace.errors import ClosedError, TailraceError, ThreadError
@@ -31,7 +31,7 @@ BATCH_BYTES_MAX = 16 << 20
 READ_AHEAD_RECORDS = 256
 
 
-class Places:
+class IterationPlaces:
     """Where an iteration stands; it outlives the iteration, and holds nothing open."""
 
     def __init__(self, reverse: bool) -> None:
@@ -39,7 +39,7 @@ class Places:
         self.positions: dict[tuple[str, int], int] = {}
         # The records that are being handed out one by one, the iterator over them, and the parts they are of.
         self.open: tuple[list[Record], Iterator[Record]] = ([], iter(()))
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[FramePart] = ()
 
     def opened(self, span: Span) -> None:
         """Note where a partition begins; of a reverse iteration, where it ends."""
@@ -54,7 +54,7 @@ class Places:
         """Forget a topic that was dropped: a successor of its name has other records at the same offsets."""
         self.positions = {key: offset for key, offset in self.positions.items() if key[0] != topic}
 
-    def passed(self, parts: Sequence[Part]) -> None:
+    def passed(self, parts: Sequence[FramePart]) -> None:
         """Note that parts were handed out."""
         newest = {(part.topic, part.partition): part for part in parts}
         for key, part in newest.items():
@@ -88,18 +88,18 @@ class Cursor:
         self.left = limit
         self.generation = engine.generation
         self.mutex = threading.Lock()
-        self.places = Places(request.reverse)
+        self.places = IterationPlaces(request.reverse)
         self.gauges: Gauges | None = None if engine.closed else engine.store.home.gauges
-        self.rest: Part | None = None
+        self.rest: FramePart | None = None
         self.error: Exception | None = None
         self.parts = _parts(engine, request, self.places, follow, timeout, closed)
 
-    def gather(self, max_records: int, *, whole: bool = False) -> list[Part]:
+    def gather(self, max_records: int, *, whole: bool = False) -> list[FramePart]:
         """Parts of so many records at most, none at the end; a follower takes what is there.
 
         With `whole` no part is cut: the last one may hold more records than asked for.
         """
-        gathered: list[Part] = []
+        gathered: list[FramePart] = []
         room, size = max_records, 0
         with _Alone(self):
             # Before anything is read, so that a topic which is then found to be dropped does not come back.
@@ -136,7 +136,7 @@ class Cursor:
         with _Alone(self):
             self.parts.close()
 
-    def _pull(self) -> Part | None:
+    def _pull(self) -> FramePart | None:
         """The next part within the limit; None when a follower is about to wait."""
         if self.error is not None:
             raise self.error
@@ -161,8 +161,13 @@ class Cursor:
 
 
 def _parts(
-    engine: Engine, request: Request, places: Places, follow: bool, timeout: float | None, closed: Callable[[], bool]
-) -> Generator[Part | None, None, None]:
+    engine: Engine,
+    request: Request,
+    places: IterationPlaces,
+    follow: bool,
+    timeout: float | None,
+    closed: Callable[[], bool],
+) -> Generator[FramePart | None, None, None]:
     """The parts of one pass, every failure typed; not a method, so that a cursor is freed with its last reference."""
     try:
         with typed_failures(engine, request.topic):
@@ -175,7 +180,9 @@ def _parts(
             raise
 
 
-def _bounded(engine: Engine, request: Request, places: Places, closed: Callable[[], bool]) -> Iterator[Part]:
+def _bounded(
+    engine: Engine, request: Request, places: IterationPlaces, closed: Callable[[], bool]
+) -> Iterator[FramePart]:
     if closed():
         raise ClosedError("The log is closed.")
     spans = select(engine, request)
@@ -261,7 +268,7 @@ class Records(Iterator[Record]):
         cursor.places.open, cursor.places.parts = (made, self._left), parts
         return next(self._left)
 
-    def _make(self, part: Part) -> list[Record]:
+    def _make(self, part: FramePart) -> list[Record]:
         topic, partition, columns, first, stop = part
         if columns.count == 1:
             offset, time, key, value, headers = columns.row(0)
@@ -320,7 +327,7 @@ def _forget_read_ahead() -> None:
 os.register_at_fork(after_in_child=_forget_read_ahead)
 
 
-def _split(part: Part, count: int, reverse: bool) -> tuple[Part, Part]:
+def _split(part: FramePart, count: int, reverse: bool) -> tuple[FramePart, FramePart]:
     """So many records that come first, and the others."""
     at = part.stop - count if reverse else part.first + count
     low, high = part._replace(stop=at), part._replace(first=at)

@@ -8,14 +8,14 @@ from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, chain, groupby
 from typing import Any
 
-from tailrace.disk.columns import Columns, Part, blob_column
+from tailrace.disk.columns import Columns, FramePart, blob_column
 from tailrace.read.arrow import batch_to_arrow, pyarrow, require
 
 # Runs shorter than this on average are gathered by index: an array for each would cost more than the copy.
 RUN_RECORDS_MIN = 64
 
 
-def merged(streams: Sequence[Iterator[Part]], *, reverse: bool = False) -> Iterator[Part]:
+def merged(streams: Sequence[Iterator[FramePart]], *, reverse: bool = False) -> Iterator[FramePart]:
     """The parts of all streams by (timestamp, stream), cut where another stream comes in between.
 
     Each stream keeps its own order, whatever its timestamps are, and at most one frame of each is held. With `reverse`
@@ -48,11 +48,11 @@ class _Head:
 
     __slots__ = ("at", "key", "keys", "number", "part", "parts", "reverse", "worst")
 
-    def __init__(self, parts: Iterator[Part], number: int, reverse: bool) -> None:
+    def __init__(self, parts: Iterator[FramePart], number: int, reverse: bool) -> None:
         self.parts = parts
         self.number = number
         self.reverse = reverse
-        self.part: Part | None = None
+        self.part: FramePart | None = None
         # Timestamps of the part's records, negated and turned around for a reverse merge; None when all are equal.
         self.keys: list[int] | None = None
         self.at = 0
@@ -73,7 +73,7 @@ class _Head:
             self.at, self.key, self.worst = 0, self.keys[0], max(self.keys)
         return True
 
-    def take(self, bound: int) -> Part:
+    def take(self, bound: int) -> FramePart:
         """The first record and those behind it whose key is below a bound."""
         part, keys = self.part, self.keys
         assert part is not None
@@ -89,13 +89,13 @@ class _Head:
         count, self.at, self.key = at - self.at, at, keys[at]
         topic, partition, columns, first, stop = part
         if self.reverse:
-            self.part = Part(topic, partition, columns, first, stop - count)
-            return Part(topic, partition, columns, stop - count, stop)
-        self.part = Part(topic, partition, columns, first + count, stop)
-        return Part(topic, partition, columns, first, first + count)
+            self.part = FramePart(topic, partition, columns, first, stop - count)
+            return FramePart(topic, partition, columns, stop - count, stop)
+        self.part = FramePart(topic, partition, columns, first + count, stop)
+        return FramePart(topic, partition, columns, first, first + count)
 
 
-def turned(part: Part) -> Part:
+def turned(part: FramePart) -> FramePart:
     """A part whose records come in the opposite order."""
     if part.stop - part.first == 1:
         return part
@@ -103,12 +103,12 @@ def turned(part: Part) -> Part:
     return _assembled(part.topic, part.partition, [None if column is None else column[::-1] for column in made])
 
 
-def joined(topic: str, partition: int, parts: Sequence[Part]) -> Part:
+def joined(topic: str, partition: int, parts: Sequence[FramePart]) -> FramePart:
     """Many small parts of one partition as one."""
     return parts[0] if len(parts) == 1 else _assembled(topic, partition, _lists(parts))
 
 
-def _lists(parts: Sequence[Part]) -> list[list[Any] | None]:
+def _lists(parts: Sequence[FramePart]) -> list[list[Any] | None]:
     """Offsets, timestamps, keys, headers and values of the records; None for a column that says nothing."""
     offsets: list[int] = []
     times: list[int] = []
@@ -132,7 +132,7 @@ def _lists(parts: Sequence[Part]) -> list[list[Any] | None]:
     ]
 
 
-def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) -> Part:
+def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) -> FramePart:
     offsets, times, keys, headers, values = lists
     assert offsets is not None
     assert times is not None
@@ -148,16 +148,16 @@ def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) ->
     assert value_offsets is not None
     made.value_offsets = value_offsets
     made.weight = made.value_blob.nbytes + made.key_blob.nbytes
-    return Part(topic, partition, made, 0, made.count)
+    return FramePart(topic, partition, made, 0, made.count)
 
 
-def parts_to_arrow(parts: Sequence[Part], *, reverse: bool = False) -> Any:
+def parts_to_arrow(parts: Sequence[FramePart], *, reverse: bool = False) -> Any:
     """One pyarrow.RecordBatch; short runs are gathered by index and small frames joined, not made arrays one by one."""
     count = sum(part.stop - part.first for part in parts)
     if not reverse and count >= RUN_RECORDS_MIN * len(parts):
         return batch_to_arrow(parts)
     ranges: dict[int, list[int]] = {}
-    whole: dict[int, Part] = {}
+    whole: dict[int, FramePart] = {}
     for part in parts:
         key = id(part.columns)
         known = ranges.get(key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from tailrace.arguments import StartPoint, parse_count, parse_duration, parse_flag, parse_last, parse_start
 from tailrace.errors import ClosedError
 from tailrace.names import is_pattern
-from tailrace.read.iteration import Batches, Cursor, Places, Records, typed_failures
+from tailrace.read.iteration import Batches, Cursor, IterationPlaces, Records, typed_failures
 from tailrace.read.request import Offsets, is_positions, parse_positions, select
 from tailrace.read.span import Request
 from tailrace.records import Record
@@ -84,7 +84,7 @@ class Scan(Iterable[Record]):
         self._follow = parse_flag(follow, "follow")
         self._timeout = None if timeout is None else parse_duration(timeout, "timeout")
         self._closed = closed or (lambda: engine.closed)
-        self._places: Places | None = None
+        self._places: IterationPlaces | None = None
         self._skips = on_damage == "skip"
         self._skipped: list[Damage] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.arguments import StartPoint
-from tailrace.disk.columns import Columns, Newest, Part
+from tailrace.disk.columns import Columns, FramePart, Newest
 from tailrace.disk.failures import by_system
 from tailrace.disk.segment import CHUNK_BYTES, segment_name
 from tailrace.disk.tails import END
@@ -91,7 +91,7 @@ class Span:
         # Where the partition's end stands among the words of the tails.
         self.word = partition.word + END
 
-    def forward(self, stop: int) -> Iterator[Part]:
+    def forward(self, stop: int) -> Iterator[FramePart]:
         """Parts from `next` up to an offset, frame by frame."""
         while self.next < stop:
             try:
@@ -111,7 +111,7 @@ class Span:
             except TopicNotFoundError:
                 raise dropped(self.topic) from None
 
-    def newest(self, stop: int) -> Part | None:
+    def newest(self, stop: int) -> FramePart | None:
         """All that is left up to an offset, when the reader stands there and has it in one small read, else None."""
         run = self.reader.newest(self.next, stop)
         if run is None:
@@ -138,7 +138,7 @@ class Span:
             self.reader.close()
         return pieces
 
-    def backward(self) -> Iterator[Part]:
+    def backward(self) -> Iterator[FramePart]:
         """The parts of `forward`, the last first; each still counts upwards."""
         stop = self.stop
         while stop > self.next:
@@ -172,10 +172,10 @@ class Span:
             self.skipped.append(damage)
         return first, last
 
-    def _cut(self, column: Columns, after: int, start: int, stop: int) -> Part | None:
+    def _cut(self, column: Columns, after: int, start: int, stop: int) -> FramePart | None:
         first = column.index_at(start) if column.base_offset < start else 0
         last = column.count if after <= stop else column.index_at(stop)
-        return Part(self.topic, self.partition.index, column, first, last) if first < last else None
+        return FramePart(self.topic, self.partition.index, column, first, last) if first < last else None
 
     def count(self) -> int:
         """How many records there are, read from footers and headers where no offset is missing."""
@@ -242,7 +242,7 @@ def resolve_each(engine: Engine, entries: Sequence[TopicEntry], request: Request
     return spans
 
 
-def one_by_one(spans: Sequence[Span], streams: Sequence[Iterator[Part]], *, many: bool) -> Iterator[Part]:
+def one_by_one(spans: Sequence[Span], streams: Sequence[Iterator[FramePart]], *, many: bool) -> Iterator[FramePart]:
     """The parts of one stream after the other; of many spans each gives its file back before the next begins."""
     for span, stream in zip(spans, streams, strict=True):
         yield from stream

@@ -20,7 +20,7 @@ _position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 _FUTURE_FIELDS = frozenset({"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"})
 
 
-class Part:
+class PartitionBatch:
     """Records of a group that go to one partition, and what became of them."""
 
     __slots__ = ("error", "first", "partition", "places")
@@ -46,7 +46,7 @@ class Part:
             future.set_result(self.position(place))
 
 
-class Group(Rows):
+class PendingBatch(Rows):
     """Records that are sent together, in the order in which they came, each with the time at which it did.
 
     Which partitions take them is decided when they are sent: by then the topic may have more of them, or be another.
@@ -66,7 +66,7 @@ class Group(Rows):
         self.stamps: list[int] = []
         self.producer = producer
         # The part of each record that is settled; empty before the first is.
-        self.parts: list[Part | None] = []
+        self.parts: list[PartitionBatch | None] = []
         # Futures that somebody waits for, by their records; all others find their result here when they are asked.
         self.waiting: dict[int, PendingPosition] = {}
 
@@ -106,7 +106,7 @@ class Group(Rows):
             first = self.since * 1000
             self.times = [(stamp - first) // 1000 for stamp in stamps]
 
-    def place(self, parts: list[Part], route: Route, keyless: Callable[[], int]) -> list[Part]:
+    def place(self, parts: list[PartitionBatch], route: Route, keyless: Callable[[], int]) -> list[PartitionBatch]:
         """The records of some parts as parts for the partitions that the topic has now."""
         keys = self.keys
         places = parts[0].places
@@ -114,15 +114,15 @@ class Group(Rows):
             places = sorted(place for part in parts for place in part.places)
             keys = None if keys is None else [keys[place] for place in places]
         placed = Rows(places, keys).by_partition(route.count, route.hash, keyless)
-        return [Part(index, rows.values) for index, rows in placed.items()]  # type: ignore[arg-type]  # some of places
+        return [PartitionBatch(index, rows.values) for index, rows in placed.items()]  # type: ignore[arg-type]  # some of places
 
-    def write(self, part: Part, route: Route) -> Write:
+    def write(self, part: PartitionBatch, route: Route) -> Write:
         """What is written for a part."""
         places = part.places
         rows = self._pick(places) if isinstance(places, list) else self
         return Write(route.partitions[part.partition], rows.frames(0, route.codec, route.maximum))
 
-    def settle(self, part: Part) -> None:
+    def settle(self, part: PartitionBatch) -> None:
         """Tell the futures of a part: their positions, or what went wrong."""
         places = part.places
         if type(places) is range:
@@ -147,7 +147,7 @@ class Group(Rows):
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
                 )
 
-    def part(self, index: int) -> Part | None:
+    def part(self, index: int) -> PartitionBatch | None:
         """What became of one of the records, once it is known."""
         return self.parts[index] if self.parts else None
 
@@ -161,7 +161,7 @@ class PendingPosition(Future[Position]):
 
     __slots__ = ("_group", "_index")
 
-    _group: Group
+    _group: PendingBatch
     _index: int
 
     # The producer sets both after the construction: arguments would double its price.

@@ -22,7 +22,7 @@ from tailrace.errors import (
 )
 from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFER_BYTES_MAX
 from tailrace.records import encode_data, encode_headers
-from tailrace.write.futures import Group, Part, PendingPosition
+from tailrace.write.futures import PartitionBatch, PendingBatch, PendingPosition
 from tailrace.write.intake import UNSET, check_sizes, encode_value
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Producer:
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
         # What the next send takes; and the same again as long as it holds nothing but values.
-        self._group: Group | None = None
-        self._plain: Group | None = None
+        self._group: PendingBatch | None = None
+        self._plain: PendingBatch | None = None
         # Bytes that were not sent yet, and up to how many an append needs to look at nothing else.
         self._buffered = 0
         self._sending = 0
@@ -112,7 +112,7 @@ class Producer:
             raise self.reentered()
         size = 0 if value is None else len(value)
         if key is None and headers is None and timestamp is None and size <= self._value_bytes_max:
-            group: Group | None = None
+            group: PendingBatch | None = None
             future: PendingPosition | None = None
             # What `with mutex` does, at half its price: no interrupt can come between the last step and the release.
             try:
@@ -193,12 +193,12 @@ class Producer:
             )
         self._check_open()
 
-    def _begin(self) -> Group:
+    def _begin(self) -> PendingBatch:
         self._due = monotonic() + self.linger
         self._limit = min(self._buffered + EAGER_BYTES, self.buffer_bytes)
         self.loop.start()
         self._work.notify()
-        group = self._group = Group(self)
+        group = self._group = PendingBatch(self)
         return group
 
     def reentered(self) -> BusyError:
@@ -296,7 +296,7 @@ class Producer:
                 self._room.notify_all()
         self.engine.producers.discard(self)
 
-    def _next(self) -> Group | None:
+    def _next(self) -> PendingBatch | None:
         """Wait for records, and for more of them as long as it is worth it; nothing after the close."""
         with self._mutex:
             self._work.wait_for(lambda: self._group is not None or self.closed)
@@ -309,12 +309,12 @@ class Producer:
                 self._plain = None
             return group
 
-    def _send(self, group: Group) -> BaseException | None:
+    def _send(self, group: PendingBatch) -> BaseException | None:
         """Write what was buffered; its futures learn how it went, and the first error is returned."""
         failed: BaseException | None = None
         engine = self.engine
         route: Route | None = None
-        parts = [Part(0, range(len(group)))] if len(group) else []
+        parts = [PartitionBatch(0, range(len(group)))] if len(group) else []
         group.seal()
         engine.enter()
         try:

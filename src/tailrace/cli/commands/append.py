@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tailrace.cli import input as intake
-from tailrace.cli.arguments import OFFSET_MAX, Headers, one_of, parse_durable, parse_headers, parse_time
+from tailrace.cli.arguments import OFFSET_MAX, HeaderList, one_of, parse_durable, parse_headers, parse_time
 from tailrace.cli.candidates import complete_files, complete_topics
 from tailrace.cli.ending import CommandError, Interrupted
 from tailrace.cli.grouping import command as make_command
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.rows import read_rows
-from tailrace.cli.writing import Written, settings_of, value_bytes_max
+from tailrace.cli.writing import WrittenOffsets, settings_of, value_bytes_max
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _FORMS = ("lines", "jsonl", "csv", "raw")
 
 
-class Request(NamedTuple):
+class AppendRequest(NamedTuple):
     """What a call appends, and how; made before the log is touched."""
 
     values: tuple[bytes, ...]
@@ -37,7 +37,7 @@ class Request(NamedTuple):
     form: str
     key: bytes | None
     key_field: str | None
-    headers: Headers | None
+    headers: HeaderList | None
     timestamp: datetime | int | None
     partition: int | None
     expect_offset: int | None
@@ -83,7 +83,7 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """
     request = _request(options)
     invocation.format()
-    written = Written(topic)
+    written = WrittenOffsets(topic)
     with _input(invocation, request) as stream, invocation.open("create") as log:
         target = log.topic(topic)
         request = request._replace(value_bytes_max=value_bytes_max(target, request.partition))
@@ -94,7 +94,7 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     written.print(invocation)
 
 
-def _request(options: dict[str, Any]) -> Request:
+def _request(options: dict[str, Any]) -> AppendRequest:
     values, form = options["values"], one_of(options, _FORMS) or "lines"
     if values and options["file"] is not None:
         raise click.UsageError("Give values as arguments or a file with -i, not both.")
@@ -106,7 +106,7 @@ def _request(options: dict[str, Any]) -> Request:
         raise click.UsageError("--raw takes its key from -k KEY.")
     if options["expect_offset"] is not None and len(values) != 1 and (values or form != "raw"):
         raise click.UsageError("--expect-offset is for one record: give one VALUE, or --raw.")
-    return Request(
+    return AppendRequest(
         values=tuple(map(os.fsencode, values)),
         file=options["file"],
         form=form,
@@ -127,7 +127,7 @@ def _time(text: str) -> datetime | int:
         raise click.UsageError(f"--timestamp {error}.") from None
 
 
-def _input(invocation: Invocation, request: Request) -> AbstractContextManager[IO[bytes]]:
+def _input(invocation: Invocation, request: AppendRequest) -> AbstractContextManager[IO[bytes]]:
     if request.file is not None and request.file != "-":
         return open(request.file, "rb")
     if not request.values and sys.stdin.isatty():
@@ -135,7 +135,7 @@ def _input(invocation: Invocation, request: Request) -> AbstractContextManager[I
     return nullcontext(sys.stdin.buffer)
 
 
-def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
+def _append_one(topic: Topic, stream: IO[bytes], request: AppendRequest, written: WrittenOffsets) -> None:
     settings = settings_of(topic)
     if request.partition is None and settings is not None and settings["partitions"] > 1:
         raise click.UsageError(
@@ -158,7 +158,7 @@ def _append_one(topic: Topic, stream: IO[bytes], request: Request, written: Writ
     written.add(position.partition, range(position.offset, position.offset + 1))
 
 
-def _append_all(topic: Topic, stream: IO[bytes], request: Request, written: Written) -> None:
+def _append_all(topic: Topic, stream: IO[bytes], request: AppendRequest, written: WrittenOffsets) -> None:
     line = 0
     try:
         for batch in _batches(stream, request):
@@ -175,7 +175,7 @@ def _append_all(topic: Topic, stream: IO[bytes], request: Request, written: Writ
         raise
 
 
-def _batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch]:
+def _batches(stream: IO[bytes], request: AppendRequest) -> Iterator[intake.InputBatch]:
     """The input in batches; after a bad line nothing follows."""
     for batch in _plain_batches(stream, request):
         entries = batch.entries
@@ -186,9 +186,9 @@ def _batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch]:
         yield batch._replace(entries=entries)
 
 
-def _plain_batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch]:
+def _plain_batches(stream: IO[bytes], request: AppendRequest) -> Iterator[intake.InputBatch]:
     if request.form == "raw":
-        yield intake.Batch([intake.read_whole(stream, request.key)], [], 1)
+        yield intake.InputBatch([intake.read_whole(stream, request.key)], [], 1)
     elif request.form == "csv":
         for batch in read_rows(stream, request.key_field, value_bytes_max=request.value_bytes_max):
             if request.key is None:
@@ -204,11 +204,11 @@ def _plain_batches(stream: IO[bytes], request: Request) -> Iterator[intake.Batch
             yield from intake.read_lines(stream, parse, text=json, value_bytes_max=request.value_bytes_max)
 
 
-def _joined(own: Headers | None, given: Headers) -> Headers:
-    return given if own is None else Headers((*own.pairs, *given.pairs))
+def _joined(own: HeaderList | None, given: HeaderList) -> HeaderList:
+    return given if own is None else HeaderList((*own.pairs, *given.pairs))
 
 
-def _refuse_bad(batch: intake.Batch, written: Written) -> None:
+def _refuse_bad(batch: intake.InputBatch, written: WrittenOffsets) -> None:
     if batch.bad:
         line, reason, _ = batch.bad[0]
         raise CommandError(

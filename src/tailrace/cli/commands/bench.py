@@ -16,7 +16,7 @@ import click
 from tailrace.cli.arguments import parse_durable
 from tailrace.cli.ending import CommandError, Interrupted
 from tailrace.cli.errors import answering, wrong_arguments
-from tailrace.cli.grouping import Group
+from tailrace.cli.grouping import CommandGroup
 from tailrace.cli.grouping import group as make_group
 from tailrace.cli.invocation import Invocation, draws
 from tailrace.cli.output import to_json, write, write_rows
@@ -84,7 +84,7 @@ def command(context: click.Context) -> None:
 
     No log is named: a directory is made for it, and removed in the end.
     """
-    Group.help_if_alone(context)
+    CommandGroup.help_if_alone(context)
 
 
 @command.command("write")

@@ -12,7 +12,7 @@ from tailrace.cli.arguments import parse_place
 from tailrace.cli.candidates import complete_groups, complete_members, complete_topics, near
 from tailrace.cli.ending import CommandError
 from tailrace.cli.errors import answering, wrong_arguments
-from tailrace.cli.grouping import Group
+from tailrace.cli.grouping import CommandGroup
 from tailrace.cli.grouping import group as make_group
 from tailrace.cli.invocation import Invocation, draws
 from tailrace.cli.output import csv_text, exact_cell, plain_cell, to_json, write, write_object, write_rows
@@ -40,7 +40,7 @@ _SPARE_PARTITION = ("lost", "latest", "lag_seconds", "position", "owner")
 @click.pass_context
 def command(context: click.Context) -> None:
     """List, show, reset and drop groups, and evict members."""
-    Group.help_if_alone(context)
+    CommandGroup.help_if_alone(context)
 
 
 @command.command("ls")

@@ -22,7 +22,7 @@ from tailrace.cli.prompts import counted
 from tailrace.cli.quoting import printable
 from tailrace.cli.resume import go_on
 from tailrace.cli.rows import read_rows
-from tailrace.cli.writing import Written, value_bytes_max
+from tailrace.cli.writing import WrittenOffsets, value_bytes_max
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -84,7 +84,7 @@ class Importing:
 
     def __init__(self, invocation: Invocation, name: str, files: tuple[str, ...], options: dict[str, Any]) -> None:
         self.invocation = invocation
-        self.written = Written(name)
+        self.written = WrittenOffsets(name)
         self.files = files
         self.options = options
         self.durable = None if options["durable"] is None else parse_durable(options["durable"])
@@ -118,7 +118,7 @@ class Importing:
             has = counted(seen, "line")
             self.invocation.note(f"{printable(file)} has {has}, so nothing of it stands from line {first_line:,} on.")
 
-    def _batches(self, stream: IO[bytes], form: str, first_line: int) -> Iterator[intake.Batch]:
+    def _batches(self, stream: IO[bytes], form: str, first_line: int) -> Iterator[intake.InputBatch]:
         key_field, maximum = self.options["key_field"], self.value_bytes_max
         if form == "csv":
             return read_rows(stream, key_field, first_line, lenient=True, value_bytes_max=maximum)

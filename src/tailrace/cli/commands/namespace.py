@@ -9,7 +9,7 @@ import click
 from tailrace.cli.candidates import complete_namespaces, near
 from tailrace.cli.ending import CommandError
 from tailrace.cli.errors import answering
-from tailrace.cli.grouping import Group
+from tailrace.cli.grouping import CommandGroup
 from tailrace.cli.grouping import group as make_group
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.output import write_rows
@@ -26,7 +26,7 @@ _FIELDS = ("name", "topics", "partitions", "records", "bytes")
 @click.pass_context
 def command(context: click.Context) -> None:
     """List and drop namespaces; -N is not used here."""
-    Group.help_if_alone(context)
+    CommandGroup.help_if_alone(context)
 
 
 @command.command("ls")

@@ -162,7 +162,7 @@ def _skipped(invocation: Invocation, scan: Scan) -> CommandError:
     return CommandError("damage-found", f"{' and '.join(told)} left out.", hint)
 
 
-class Places(NamedTuple):
+class ReadBounds(NamedTuple):
     """Where to read, as the library takes it."""
 
     start: Any
@@ -177,7 +177,7 @@ class _Check(NamedTuple):
 
     log: Log
     topic: Topic
-    places: Places
+    places: ReadBounds
 
     def __call__(self) -> None:
         named = {"START": self.places.start, "--stop": self.places.stop}
@@ -189,9 +189,9 @@ class _Check(NamedTuple):
             check_matching(self.topic.name, infos, named, self.places.partitions)
 
 
-def _places(options: dict[str, Any]) -> Places:
+def _places(options: dict[str, Any]) -> ReadBounds:
     given = {name: options[name] for name in ("stop", "last", "partitions", "timeout")}
-    return Places(
+    return ReadBounds(
         parse_places(options["start"]),
         None if given["stop"] is None else parse_places(given["stop"], "--stop"),
         None if given["last"] is None else parse_last(given["last"]),
@@ -247,7 +247,7 @@ def _filter(options: dict[str, Any]) -> Filter:
     return Filter(None if options["key"] is None else os.fsencode(options["key"]), pattern)
 
 
-def _scan(topic: Topic, options: dict[str, Any], places: Places, chosen: Filter) -> Scan:
+def _scan(topic: Topic, options: dict[str, Any], places: ReadBounds, chosen: Filter) -> Scan:
     with wrong_arguments():
         return topic.read(
             places.start,

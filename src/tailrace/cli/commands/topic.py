@@ -9,7 +9,7 @@ import click
 from tailrace.cli.arguments import check_partition, is_pattern, parse_place
 from tailrace.cli.candidates import complete_topics
 from tailrace.cli.errors import answering, wrong_arguments
-from tailrace.cli.grouping import Group
+from tailrace.cli.grouping import CommandGroup
 from tailrace.cli.grouping import group as make_group
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.lags import LAG_FIELDS, lags_by_topic
@@ -45,7 +45,7 @@ _TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records", "lost_rec
 @click.pass_context
 def command(context: click.Context) -> None:
     """List, create, show, alter, trim and drop topics."""
-    Group.help_if_alone(context)
+    CommandGroup.help_if_alone(context)
 
 
 @command.command("ls")

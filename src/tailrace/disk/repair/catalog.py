@@ -10,10 +10,10 @@ from tailrace.disk.catalog import CATALOG_PLACE, Catalog, TopicEntry, is_snapsho
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import place, prepare, salt_chain
 from tailrace.disk.partition import salted
-from tailrace.disk.repair.facts import Facts, Lost
+from tailrace.disk.repair.facts import Facts, LostRange
 from tailrace.disk.repair.plan import NEW_SUFFIX, Planner
-from tailrace.disk.repair.scan import Run, Scan
-from tailrace.disk.repair.source import Source
+from tailrace.disk.repair.scan import FrameRun, SegmentScan
+from tailrace.disk.repair.source import PatchedFile
 from tailrace.disk.segment import (
     HEADER_BYTES,
     Index,
@@ -39,7 +39,7 @@ class Findings(NamedTuple):
     catalog: Catalog
     end: int
     why: tuple[str, ...]
-    lost: tuple[Lost, ...]
+    lost: tuple[LostRange, ...]
     incomplete: bool
 
 
@@ -166,14 +166,14 @@ def _bases(files: Files, directory: str) -> list[int]:
 
 def _records(files: Files, path: str, base: int, end: int, pieces: Sequence[Any] | None) -> Iterator[tuple[int, bytes]]:
     """The offsets and values of a segment's records that can be read."""
-    source = Source(files, path, cached=True)
+    source = PatchedFile(files, path, cached=True)
     try:
         header = read_segment_header(files, source.descriptor)
         if pieces is None:
-            scan = Scan(source.read, source.size, end - base, (), Index(0))
+            scan = SegmentScan(source.read, source.size, end - base, (), Index(0))
             # What follows is zeros or a footer, which is a hole to a scan that does not know where the frames end.
             pieces = scan.run(salt_chain(header.salt) if header is not None else None)
-        for run in [piece for piece in pieces if isinstance(piece, Run)]:
+        for run in [piece for piece in pieces if isinstance(piece, FrameRun)]:
             for found in walk(source.read, run.position, run.first, run.chain, run.stop, bodies=True):
                 column = columns(found.header, found.body, base + found.header.base)
                 for at in range(found.header.count):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.journal import Part
-from tailrace.disk.repair.scan import Hole, Run
+from tailrace.disk.journal import EntryPart
+from tailrace.disk.repair.scan import FrameRun, Hole
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
     bounded: bool = False
 
 
-class Lost(NamedTuple):
+class LostRange(NamedTuple):
     """Offsets (`first` to `last`, inclusive) that cannot be read any more, and where their bytes lay."""
 
     first: int
@@ -52,8 +52,8 @@ class SegmentPlan(NamedTuple):
     after: int
     # The file that is read; None when nothing is left of the segment.
     path: str | None
-    writes: tuple[Part, ...]
-    pieces: tuple[Run | Hole, ...]
+    writes: tuple[EntryPart, ...]
+    pieces: tuple[FrameRun | Hole, ...]
     why: str
     created: int = 0
     cached: bool = False
@@ -62,10 +62,10 @@ class SegmentPlan(NamedTuple):
     behind: int | None = None
 
     @property
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[LostRange]:
         """What the placeholders in it will stand for."""
         return [
-            Lost(self.base + hole.first, self.base + hole.after - 1, self.path or "", hole.position, hole.reason)
+            LostRange(self.base + hole.first, self.base + hole.after - 1, self.path or "", hole.position, hole.reason)
             for hole in self.pieces
             if isinstance(hole, Hole) and hole.after > hole.first
         ]
@@ -95,7 +95,7 @@ class PartitionPlan(NamedTuple):
         return not (self.segments or self.reset or self.aside or self.leftovers or self.misnamed or self.homeless)
 
     @property
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[LostRange]:
         """Everything that will be lost; what was trimmed is not."""
         found = [lost for segment in self.segments for lost in segment.lost]
         return [lost._replace(first=max(lost.first, self.start)) for lost in found if lost.last >= self.start]

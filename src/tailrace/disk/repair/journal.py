@@ -12,7 +12,7 @@ from tailrace.disk.journal import (
     ENTRY_MAGIC,
     SECTOR_BYTES,
     SECTORS,
-    Entry,
+    JournalEntry,
     JournalFile,
     journal_numbers,
     parse_parts,
@@ -30,7 +30,7 @@ class Salvaged(NamedTuple):
     """One journal file: every whole entry of it that counts, and what is damaged, in words."""
 
     file: JournalFile
-    entries: list[Entry]
+    entries: list[JournalEntry]
     damage: list[str]
 
 
@@ -42,7 +42,7 @@ class _Head(NamedTuple):
     chain: int
     crc: int
     stop: int
-    entry: Entry
+    entry: JournalEntry
 
 
 def salvage_all(files: Files, directory: str, log_id: bytes) -> list[Salvaged]:
@@ -108,13 +108,13 @@ def _entry_at(file: JournalFile, position: int) -> _Head | None:
     if crc32c(payload) != payload_crc:
         return None
     try:
-        entry = Entry(lsn, parse_parts(payload, count))
+        entry = JournalEntry(lsn, parse_parts(payload, count))
     except ValueError:
         return None
     return _Head(lsn, salt, chain, crc, position + ENTRY.size + length, entry)
 
 
-def _chained(file: JournalFile, first: _Head) -> Iterator[Entry]:
+def _chained(file: JournalFile, first: _Head) -> Iterator[JournalEntry]:
     """An entry and those that follow from it; the file's place moves behind them."""
     head: _Head | None = first
     chain, lsn = first.chain, first.lsn

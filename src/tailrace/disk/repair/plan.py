@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
-from tailrace.disk.journal import ADOPT, WRITE, Entry, Part
+from tailrace.disk.journal import ADOPT, WRITE, EntryPart, JournalEntry
 from tailrace.disk.repair.facts import Facts, PartitionPlan, SegmentPlan
-from tailrace.disk.repair.scan import Anchor, Hole, Run, Scan, reach_behind
-from tailrace.disk.repair.source import READ_BYTES, Source, ends_in, footer_salt
+from tailrace.disk.repair.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
+from tailrace.disk.repair.source import READ_BYTES, PatchedFile, ends_in, footer_salt
 from tailrace.disk.segment import (
     HEADER_BYTES,
     UNSAID,
@@ -43,14 +43,20 @@ class Planner:
     """Looks at partitions one by one; it writes nothing."""
 
     def __init__(
-        self, files: Files, path: str, entries: Iterable[Entry], tell: Callable[[int], None], *, cached: bool = False
+        self,
+        files: Files,
+        path: str,
+        entries: Iterable[JournalEntry],
+        tell: Callable[[int], None],
+        *,
+        cached: bool = False,
     ) -> None:
         self.files = files
         self.path = path
         # Whether the page cache is left as it is: what it shows is what others read.
         self.cached = cached
         self.tell = tell
-        self.parts: dict[tuple[int, int], list[Part]] = {}
+        self.parts: dict[tuple[int, int], list[EntryPart]] = {}
         for entry in entries:
             for part in entry.parts:
                 self.parts.setdefault((part.slot, part.incarnation), []).append(part)
@@ -217,7 +223,7 @@ class _Partition:
 
     def _measure(self, base: int) -> int:
         """The end of the frames of a segment that follow one another, and of its footer if it has one."""
-        source = Source(self.files, self.sources[base], cached=self.facts.cached)
+        source = PatchedFile(self.files, self.sources[base], cached=self.facts.cached)
         try:
             header = read_segment_header(self.files, source.descriptor)
             if header is not None and (header.topic_id, header.partition) != self.owner:
@@ -334,7 +340,7 @@ class _Partition:
 
     def _has_bytes(self, path: str) -> bool:
         """Whether anything but zeros stands behind the header."""
-        source = Source(self.files, path, cached=self.facts.cached)
+        source = PatchedFile(self.files, path, cached=self.facts.cached)
         try:
             return any(
                 any(source.read(READ_BYTES, position)) for position in range(HEADER_BYTES, source.size, READ_BYTES)
@@ -366,7 +372,7 @@ class _Partition:
 
     def _look_at(self, base: int, following: int) -> int:
         """Read a segment and note what is to be done to it; where it ends."""
-        source = Source(self.files, self.sources[base], cached=self.facts.cached)
+        source = PatchedFile(self.files, self.sources[base], cached=self.facts.cached)
         try:
             header = read_segment_header(self.files, source.descriptor)
             if header is not None and (header.topic_id, header.partition) != self.owner:
@@ -378,7 +384,7 @@ class _Partition:
             self.tell(source.size)
             source.close()
 
-    def _scan(self, source: Source, header: SegmentHeader | None, base: int, following: int) -> int:
+    def _scan(self, source: PatchedFile, header: SegmentHeader | None, base: int, following: int) -> int:
         newest = following == self.end and not self.has_empty
         salt = header.salt if header is not None else footer_salt(self.files, source.descriptor)
         footer = read_footer(self.files, source.descriptor, salt) if salt else None
@@ -386,9 +392,9 @@ class _Partition:
         source.overlay(writes)
         stop, span, anchors = self._extent(source, footer, base, following, salt, writes)
         index = Index(salt or 0)
-        scan = Scan(source.read, stop, span, anchors, index)
+        scan = SegmentScan(source.read, stop, span, anchors, index)
         scan.run(salt_chain(salt) if salt else None)
-        runs = [piece for piece in scan.pieces if isinstance(piece, Run)]
+        runs = [piece for piece in scan.pieces if isinstance(piece, FrameRun)]
         if runs:
             self.times[base] = (min(run.min_time for run in runs), max(run.max_time for run in runs))
         wrong = self._wrong(header, footer, index, scan, base, following)
@@ -410,7 +416,13 @@ class _Partition:
         return base + span
 
     def _extent(
-        self, source: Source, footer: Index | None, base: int, following: int, salt: int | None, writes: list[Part]
+        self,
+        source: PatchedFile,
+        footer: Index | None,
+        base: int,
+        following: int,
+        salt: int | None,
+        writes: list[EntryPart],
     ) -> tuple[int, int, list[Anchor]]:
         """Up to where a segment's frames go: position, offsets, and the places in it that are known otherwise."""
         if footer is not None:
@@ -433,7 +445,13 @@ class _Partition:
         return source.size, following - base, []
 
     def _wrong(
-        self, header: SegmentHeader | None, footer: Index | None, index: Index, scan: Scan, base: int, following: int
+        self,
+        header: SegmentHeader | None,
+        footer: Index | None,
+        index: Index,
+        scan: SegmentScan,
+        base: int,
+        following: int,
     ) -> list[str]:
         """What is wrong with a segment, in words."""
         wrong = []

@@ -15,7 +15,7 @@ from tailrace.limits import OFFSET_MAX
 _CRC_AT = FRAME_HEADER_BYTES - 4
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Whole frames one after another: where they lie, the offsets they hold (relative), and the first one's chain."""
 
     position: int
@@ -46,7 +46,7 @@ class Anchor(NamedTuple):
     chain: int
 
 
-class Reached(NamedTuple):
+class ChainReach(NamedTuple):
     """The end of the frames behind damage: position, offset (relative), chain, and where the last of them lies."""
 
     position: int
@@ -55,14 +55,14 @@ class Reached(NamedTuple):
     last: int
 
 
-def reach_behind(read: Read, salt: int, stop: int) -> Reached | None:
+def reach_behind(read: Read, salt: int, stop: int) -> ChainReach | None:
     """Where the last whole group of frames ends that lies behind damage in a segment; None when there is none."""
-    for run in reversed(Scan(read, stop, OFFSET_MAX, (), Index(0)).behind(salt_chain(salt))):
+    for run in reversed(SegmentScan(read, stop, OFFSET_MAX, (), Index(0)).behind(salt_chain(salt))):
         reached = None
         for group in whole_groups(walk(read, run.position, run.first, run.chain, run.stop, bodies=False)):
             last = group[-1]
             header = last.header
-            reached = Reached(last.position + header.size, header.base + header.span, header.crc, last.position)
+            reached = ChainReach(last.position + header.size, header.base + header.span, header.crc, last.position)
         if reached is not None:
             return reached
     return None
@@ -80,7 +80,7 @@ def is_decodable(found: Found) -> str | None:
     return None
 
 
-class Scan:
+class SegmentScan:
     """One segment: frames up to the position `stop` that hold offsets (relative) below `span`."""
 
     def __init__(self, read: Read, stop: int, span: int, anchors: Sequence[Anchor], index: Index) -> None:
@@ -90,7 +90,7 @@ class Scan:
         self.anchors = {anchor.position: anchor for anchor in anchors}
         # Takes in the frames of the first run: of a segment without damage these are all.
         self.index = index
-        self.pieces: list[Run | Hole] = []
+        self.pieces: list[FrameRun | Hole] = []
         self.undecodable: str | None = None
         # While frames are taken that only their own checksums vouch for: where better ones begin.
         self.trusted: Anchor | None = None
@@ -102,7 +102,7 @@ class Scan:
         """Whether there is one run and nothing else."""
         return not any(isinstance(piece, Hole) for piece in self.pieces)
 
-    def run(self, chain: int | None) -> list[Run | Hole]:
+    def run(self, chain: int | None) -> list[FrameRun | Hole]:
         """All runs and holes in order; without a chain the first frame's own is taken."""
         here = Anchor(0, HEADER_BYTES, self._first_chain() if chain is None else chain)
         while here.offset < self.span:
@@ -111,10 +111,10 @@ class Scan:
                 here = self._behind(here)
         return self.pieces
 
-    def behind(self, chain: int) -> list[Run]:
+    def behind(self, chain: int) -> list[FrameRun]:
         """The runs behind the first damage, where nothing tells up to where there were records."""
         self.endless = True
-        return [piece for piece in self.run(chain)[1:] if isinstance(piece, Run)]
+        return [piece for piece in self.run(chain)[1:] if isinstance(piece, FrameRun)]
 
     def _first_chain(self) -> int:
         header = read_header(self._bytes(FRAME_HEADER_BYTES, HEADER_BYTES))
@@ -146,7 +146,7 @@ class Scan:
             offset, position, chain = offset + header.span, found.position + header.size, header.crc
             records += header.count
         if position > here.position:
-            self.pieces.append(Run(here.position, position, here.offset, offset, here.chain, records, low, high))
+            self.pieces.append(FrameRun(here.position, position, here.offset, offset, here.chain, records, low, high))
         return Anchor(offset, position, chain)
 
     # What does not.

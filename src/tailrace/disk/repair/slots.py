@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.journal import Entry, JournalFile, journal_numbers
+from tailrace.disk.journal import JournalEntry, JournalFile, journal_numbers
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import Facts
 from tailrace.disk.segment import segment_name
@@ -43,11 +43,11 @@ from tailrace.disk.tails import (
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.files import Files
-    from tailrace.disk.previous_tails import Floors
+    from tailrace.disk.previous_tails import PreviousTails
     from tailrace.disk.repair.journal import Salvaged
 
 
-def facts_of_floor(floors: Floors, place: SlotPlace) -> Facts:
+def facts_of_floor(floors: PreviousTails, place: SlotPlace) -> Facts:
     """What is known of a slot before a recovery: what the old tails promise of it."""
     floor = floors.slots.get(place.slot)
     promised = floor.state if floor is not None and floor.incarnation == place.incarnation else ABSENT
@@ -57,7 +57,7 @@ def facts_of_floor(floors: Floors, place: SlotPlace) -> Facts:
 class Slots:
     """Tails that can be believed; the holder of the exclusive lock, or a dry run that only looks."""
 
-    def __init__(self, tails: Tails, entries: Sequence[Entry], *, journal_damaged: bool) -> None:
+    def __init__(self, tails: Tails, entries: Sequence[JournalEntry], *, journal_damaged: bool) -> None:
         self.tails = tails
         words = tails.words
         self.log_failed = bool(words[LOG_FAILED_WORD])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import crc32c, read_header
-from tailrace.disk.journal import Part
+from tailrace.disk.journal import EntryPart
 from tailrace.disk.segment import HEADER_BYTES, TRAILER, TRAILER_BYTES
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 READ_BYTES = 4 << 20
 
 
-class Source:
+class PatchedFile:
     """A file with what the journal holds for it written over it, in memory only."""
 
     def __init__(self, files: Files, path: str, *, cached: bool = False) -> None:
         self.files = files
         self.path = path
-        self.writes: Sequence[Part] = ()
+        self.writes: Sequence[EntryPart] = ()
         self.descriptor = files.open(path)
         try:
             if not cached:
@@ -36,7 +36,7 @@ class Source:
         self.first = 0
         self.buffer = b""
 
-    def overlay(self, writes: Sequence[Part]) -> None:
+    def overlay(self, writes: Sequence[EntryPart]) -> None:
         """Take in what the journal holds for this very segment."""
         self.writes = writes  # rule: journal over segment
         self.size = max([self.size, *(part.position + len(part.data) for part in writes)])
@@ -74,7 +74,7 @@ class Source:
             self.files.close(descriptor)
 
 
-def ends_in(source: Source, state: State) -> bool:
+def ends_in(source: PatchedFile, state: State) -> bool:
     """Whether the last frame that a state names is where it says, and ends where it says."""
     header = read_header(source.read(FRAME_HEADER_BYTES, state.last)) if state.last else None
     return (

@@ -13,8 +13,8 @@ from tailrace.disk.frame import MORE, Header, Prepared, place_one, prepare_lost,
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import PartitionPlan, SegmentPlan
 from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX, STAGED_SUFFIX
-from tailrace.disk.repair.scan import Hole, Run
-from tailrace.disk.repair.source import Source
+from tailrace.disk.repair.scan import FrameRun, Hole
+from tailrace.disk.repair.source import PatchedFile
 from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segment_base, segment_name, walk
 from tailrace.disk.tails import HAS_SEGMENT, SEALED, State
 from tailrace.errors import CorruptionError, DurabilityError
@@ -32,7 +32,7 @@ WRITE_BYTES = 1 << 20
 REASON_CHARACTERS_MAX = 500
 
 
-class Written(NamedTuple):
+class RewrittenSegment(NamedTuple):
     """A segment that was written anew."""
 
     base: int
@@ -174,7 +174,7 @@ class Mender:
                 hint="Nothing was lost by this; look at the disk, then repair again.",
             ) from error
 
-    def _quarantine(self, place: SlotPlace, topic: str, segment: SegmentPlan, source: Source | None) -> str | None:
+    def _quarantine(self, place: SlotPlace, topic: str, segment: SegmentPlan, source: PatchedFile | None) -> str | None:
         """Keep the bytes of a segment's holes; the side file, None when there are no such bytes."""
         holes = [hole for hole in segment.pieces if isinstance(hole, Hole)]
         kept = [] if source is None else [hole for hole in holes if min(hole.stop, source.size) > hole.position]
@@ -215,7 +215,7 @@ class Mender:
         for path in plan.aside:
             self.keep_aside(path)
         named = self._name_rightly(plan, directory)
-        newest: Written | None = None
+        newest: RewrittenSegment | None = None
         written = set()
         segments = []
         for each in plan.segments:
@@ -267,7 +267,7 @@ class Mender:
                     self.files.remove_directory(path)
                     raise
 
-    def _state(self, plan: PartitionPlan, newest: Written | None) -> State:
+    def _state(self, plan: PartitionPlan, newest: RewrittenSegment | None) -> State:
         """The state of a slot whose newest segment was written anew."""
         if newest is None:
             return State(plan.end, 0, 0, 0, 0, 0, 0, 0, 0, plan.end, plan.start)
@@ -285,14 +285,14 @@ class Mender:
             newest.last, plan.end, plan.start,
         )  # fmt: skip
 
-    def _rewrite(self, place: SlotPlace, topic: str, segment: SegmentPlan) -> Written:
+    def _rewrite(self, place: SlotPlace, topic: str, segment: SegmentPlan) -> RewrittenSegment:
         """Write a segment anew beside the old one, and put it in its place."""
         files = self.files
-        runs = any(isinstance(piece, Run) for piece in segment.pieces)
+        runs = any(isinstance(piece, FrameRun) for piece in segment.pieces)
         holes = any(isinstance(piece, Hole) and piece.stop > piece.position for piece in segment.pieces)
         source = None
         if segment.path is not None and (runs or holes):
-            source = Source(files, segment.path, cached=segment.cached)
+            source = PatchedFile(files, segment.path, cached=segment.cached)
         target = f"{self.path}/{place.directory}/{segment_name(segment.base)}"
         new = f"{target}{NEW_SUFFIX}"
         try:
@@ -304,7 +304,7 @@ class Mender:
                 files.truncate(descriptor, 0)
                 writing = _Segment(files, descriptor, place, segment.base, segment.created or self.now_us)
                 for number, piece in enumerate(segment.pieces):
-                    if isinstance(piece, Run):
+                    if isinstance(piece, FrameRun):
                         assert source is not None
                         writing.copy(source, piece)
                     else:
@@ -319,7 +319,7 @@ class Mender:
         self._note(target)
         files.rename(new, target)
         files.sync_directory(target.rpartition("/")[0])  # rule: name of a repaired segment
-        return Written(segment.base, writing.index, writing.last, bool(segment.pieces))
+        return RewrittenSegment(segment.base, writing.index, writing.last, bool(segment.pieces))
 
     def _notes(self, base: int, hole: Hole, side: str | None) -> Iterator[tuple[bytes, int]]:
         """The body and the span of each placeholder for a hole."""
@@ -351,7 +351,7 @@ class _Segment:
         self.size = 0
         files.write(descriptor, pack_header(place.topic_id, place.partition, salt, created, base), 0)
 
-    def copy(self, source: Source, run: Run) -> None:
+    def copy(self, source: PatchedFile, run: FrameRun) -> None:
         """Take over frames under their own offsets; each stands for itself now, so none is followed by more."""
         reached = run.position
         for found in walk(source.read, run.position, run.first, run.chain, run.stop, bodies=True):
@@ -396,7 +396,7 @@ def _prepared(found: Found) -> Prepared:
     )  # fmt: skip
 
 
-def _bytes_of(source: Source, holes: list[Hole]) -> Iterator[bytes]:
+def _bytes_of(source: PatchedFile, holes: list[Hole]) -> Iterator[bytes]:
     for hole in holes:
         stop = min(hole.stop, source.size)
         for at in range(hole.position, stop, WRITE_BYTES):
@@ -405,8 +405,8 @@ def _bytes_of(source: Source, holes: list[Hole]) -> Iterator[bytes]:
 
 def _times_of(segment: SegmentPlan, number: int, now_us: int) -> tuple[int, int]:
     """The times of a placeholder: those of the records before and behind it, so that a search by time finds both."""
-    earlier = [piece.max_time for piece in segment.pieces[:number] if isinstance(piece, Run)]
-    later = [piece.min_time for piece in segment.pieces[number + 1 :] if isinstance(piece, Run)]
+    earlier = [piece.max_time for piece in segment.pieces[:number] if isinstance(piece, FrameRun)]
+    later = [piece.min_time for piece in segment.pieces[number + 1 :] if isinstance(piece, FrameRun)]
     before = max(earlier) if earlier else segment.before
     behind = later[0] if later else segment.behind
     if before is None:

@@ -9,14 +9,14 @@ from tailrace.disk.copy import Settling, copy_segment, identify
 from tailrace.disk.opening import COPIED_FROM
 from tailrace.disk.segment import lost_ranges
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
-from tailrace.maintain.backup.manifest import LogPart, PartitionPart, Segment
+from tailrace.maintain.backup.manifest import BackupFile, LogPart, PartitionPart
 from tailrace.maintain.backup.target import part_name
 from tailrace.types import Damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.disk.backup_point import Piece, Standing, Taken
+    from tailrace.disk.backup_point import LogSnapshot, SegmentCopy, Standing
     from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.store import Store
 
@@ -29,7 +29,7 @@ class Vanished(Exception):  # noqa: N818  # a state to act on, never shown to a 
 
 
 # By log, topic, partition and base: what the backup of before has.
-Old = dict[tuple[str, int, int, int], Segment]
+Old = dict[tuple[str, int, int, int], BackupFile]
 
 
 class Copying:
@@ -39,7 +39,7 @@ class Copying:
         self,
         store: Store,
         directory: str,
-        taken: Taken,
+        taken: LogSnapshot,
         old: Old,
         tell: Callable[[int], None],
         *,
@@ -114,7 +114,7 @@ class Copying:
         kept = state._replace(start=start, synced=state.position, synced_chain=state.chain, safe=state.end)
         return PartitionPart(place.topic_id, place.partition, place.slot, kept, tuple(segments))
 
-    def _piece(self, standing: Standing, piece: Piece, stop: int) -> Segment | None:
+    def _piece(self, standing: Standing, piece: SegmentCopy, stop: int) -> BackupFile | None:
         """One segment, copied unless the backup has it."""
         topic_id, partition, base, _ = piece.wanted
         if piece.known is not None:
@@ -137,14 +137,14 @@ class Copying:
         finally:
             self.files.close(source)
 
-    def _kept(self, standing: Standing, old: Segment, stop: int) -> Segment:
+    def _kept(self, standing: Standing, old: BackupFile, stop: int) -> BackupFile:
         """A segment that the backup has: whole in itself, and yet the one behind it may be missing from the log."""
         end = old.base + old.span
         if end != stop:
             self._report_segment(standing, end if end < stop else old.base, stop, f"it ends at {end}, not at {stop}")
         return old
 
-    def _copy(self, standing: Standing, piece: Piece, stop: int, source: int) -> Segment:
+    def _copy(self, standing: Standing, piece: SegmentCopy, stop: int, source: int) -> BackupFile:
         files = self.files
         topic_id, partition, base, _ = piece.wanted
         new = f"{self.directory}/{part_name(topic_id, partition, base)}"
@@ -162,7 +162,7 @@ class Copying:
         span = copied.span if wrong is None else stop - base
         lost = lost_ranges(files, source) if wrong is None and piece.wanted.active is None else []
         ranges = tuple((base + first, base + last) for first, last in lost)
-        segment = Segment(base, *copied.identity, copied.crc, span, wrong is None, ranges)
+        segment = BackupFile(base, *copied.identity, copied.crc, span, wrong is None, ranges)
         self.settling.add(target, new, f"{self.directory}/{segment.file_name(topic_id, partition)}", segment.size)
         self.copied_files += 1
         if wrong is not None:

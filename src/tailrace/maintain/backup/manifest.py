@@ -23,7 +23,7 @@ HEAD_BYTES_MAX = 4_096
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, InvalidNameError)
 
 
-class Segment(NamedTuple):
+class BackupFile(NamedTuple):
     """One file of a backup; `whole` is false for one that was damaged when it was copied.
 
     `lost` are the offsets (first and last) for which a repair had left placeholders in it.
@@ -52,7 +52,7 @@ class PartitionPart(NamedTuple):
     partition: int
     slot: int
     state: State
-    segments: tuple[Segment, ...]
+    segments: tuple[BackupFile, ...]
 
     @property
     def lost(self) -> int:
@@ -171,9 +171,9 @@ def _parse(record: dict[str, Any]) -> Manifest:
     return Manifest(int(record["made_us"]), tuple(logs))
 
 
-def _segment(row: list[Any], lost: tuple[tuple[int, int], ...]) -> Segment:
+def _segment(row: list[Any], lost: tuple[tuple[int, int], ...]) -> BackupFile:
     base, salt, size, chain, crc, span, whole = map(int, row)
-    return Segment(base, salt, size, chain, crc, span, bool(whole), lost)
+    return BackupFile(base, salt, size, chain, crc, span, bool(whole), lost)
 
 
 def _damaged(path: str) -> CorruptionError:

@@ -16,11 +16,19 @@ from tailrace.disk.opening import (
     write_identity,
     write_tails,
 )
-from tailrace.disk.recovery import Recovered, Recovery, Survey
+from tailrace.disk.recovery import Recovered, RecoveredLog, Recovery
 from tailrace.disk.segment import segment_name
 from tailrace.disk.syncing import sync_all
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError
-from tailrace.maintain.backup.manifest import DATA, LOCK, MANIFEST, LogPart, PartitionPart, Segment, existing_manifest
+from tailrace.maintain.backup.manifest import (
+    DATA,
+    LOCK,
+    MANIFEST,
+    BackupFile,
+    LogPart,
+    PartitionPart,
+    existing_manifest,
+)
 from tailrace.maintain.backup.take import refuse_overlap
 from tailrace.maintain.namespaces import NAMESPACES
 from tailrace.names import escape, is_internal, topic_directory
@@ -237,7 +245,7 @@ class _Restore:
             files.make_directory(directory)
         return [path.rpartition(f"/{NAMESPACES}/")[0], *wanted] if log.namespace else wanted
 
-    def _copy(self, log: LogPart, part: PartitionPart, segment: Segment, to: str) -> None:
+    def _copy(self, log: LogPart, part: PartitionPart, segment: BackupFile, to: str) -> None:
         files = self.files
         source_path = f"{self.backup}/{DATA}/{log.id}/{segment.file_name(part.topic_id, part.partition)}"
         try:
@@ -290,7 +298,7 @@ class _Restore:
         catalog.next_slot = log.next_slot
         promised = [Recovered(_place(log, part), part.state, None) for part in log.partitions]
         # First what the manifest promises: whatever is missing from that is named.
-        write_tails(self.files, path, log_id, Survey(catalog, promised))
+        write_tails(self.files, path, log_id, RecoveredLog(catalog, promised))
         try:
             survey = Recovery(self.files, path, log_id, write=False).run()
         except CorruptionError as error:
@@ -316,7 +324,7 @@ def _topic(log: LogPart, part: PartitionPart) -> str:
     return "the catalog" if part.slot == CATALOG_SLOT else log.topics[part.topic_id]
 
 
-def _span(segment: Segment) -> tuple[int, int]:
+def _span(segment: BackupFile) -> tuple[int, int]:
     """The offsets of a segment, first and last."""
     return segment.base, segment.base + segment.span - 1
 

@@ -37,7 +37,7 @@ from tailrace.types import BackupReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from tailrace.disk.backup_point import Taken
+    from tailrace.disk.backup_point import LogSnapshot
     from tailrace.disk.copy import Identity
     from tailrace.disk.files import Files
     from tailrace.disk.store import Store
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 5
 
 
-class Source(NamedTuple):
+class BackupSource(NamedTuple):
     """One log to be copied: the log itself, or a namespace in it. `run` keeps its store open for a call."""
 
     namespace: tuple[str, ...]
     location: str
     store: Store
-    run: Callable[[Callable[[], Taken]], Taken]
+    run: Callable[[Callable[[], LogSnapshot]], LogSnapshot]
 
 
 def backup(
@@ -68,12 +68,12 @@ def backup(
         sources.close()
 
 
-def _sources(log: Log, namespace: tuple[str, ...]) -> Generator[Source, None, None]:
+def _sources(log: Log, namespace: tuple[str, ...]) -> Generator[BackupSource, None, None]:
     """A log and the namespaces in it, each open for as long as it is copied."""
     engine = log.writing()
     # Before anything is copied in vain, and again when those are listed that are to be copied.
     _refuse_hidden(engine.files, log.location)
-    yield Source(namespace, log.location, engine.store, engine.write)
+    yield BackupSource(namespace, log.location, engine.store, engine.write)
     _refuse_hidden(engine.files, log.location)
     for name in log.namespaces():
         if not is_there(engine.files, namespace_path(log.location, name)):
@@ -121,7 +121,7 @@ class Backup:
         self.earlier: dict[str, tuple[Damage, ...]] = {}
         self.lock = -1
 
-    def run(self, sources: Iterator[Source]) -> BackupReport:
+    def run(self, sources: Iterator[BackupSource]) -> BackupReport:
         """Copy each of the sources, the log itself first, and install what was copied as the backup."""
         source = next(sources)
         self.files = source.store.files
@@ -288,7 +288,7 @@ class Backup:
 
     # The logs.
 
-    def _copy(self, source: Source) -> LogPart:
+    def _copy(self, source: BackupSource) -> LogPart:
         store = source.store
         log_id = store.home.log_id.hex()
         directory = f"{self.to}/{DATA}/{log_id}"

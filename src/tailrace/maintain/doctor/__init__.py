@@ -29,7 +29,7 @@ from tailrace.maintain.doctor.kinds import KINDS, finding, named, worst_first
 from tailrace.maintain.doctor.look import (
     LINKS,
     QUARANTINE,
-    Place,
+    LockedDirectory,
     Words,
     lasting,
     partition_name,
@@ -39,7 +39,7 @@ from tailrace.maintain.doctor.look import (
     read_words,
 )
 from tailrace.maintain.doctor.machine import Machine
-from tailrace.maintain.doctor.segments import Survey, survey
+from tailrace.maintain.doctor.segments import SegmentSurvey, survey
 from tailrace.maintain.doctor.space import check_room, check_segments, expect, growth_of, rate_of
 from tailrace.maintain.doctor.state import (
     UPGRADE,
@@ -238,16 +238,19 @@ class _Examination:
             links = links._replace(files=0)
         yield from check_leftovers(read_leftover(self.files, f"{self.path}/{QUARANTINE}"), links, commands)
 
-    def _places(self, catalog: Catalog | None) -> dict[str, Place]:
-        places = {"the journal": Place(f"{self.path}/journal"), "the catalog": Place(f"{self.path}/catalog", 0)}
+    def _places(self, catalog: Catalog | None) -> dict[str, LockedDirectory]:
+        places = {
+            "the journal": LockedDirectory(f"{self.path}/journal"),
+            "the catalog": LockedDirectory(f"{self.path}/catalog", 0),
+        }
         for place in () if catalog is None else catalog.places():
             name = partition_name(catalog.by_id[place.topic_id].name, place.partition) if catalog is not None else ""
-            places[name] = Place(f"{self.path}/{place.directory}", place.slot)
+            places[name] = LockedDirectory(f"{self.path}/{place.directory}", place.slot)
         return places
 
     def _inside(self, opened: _Opened) -> Iterator[Finding]:
         """What only a log that can be read tells."""
-        found = Survey()
+        found = SegmentSurvey()
 
         def segments() -> Iterator[Finding]:
             nonlocal found
@@ -261,7 +264,7 @@ class _Examination:
         yield from self._guarded("Looking at the groups", lambda: self._groups(opened.engine, found))
         yield from self._guarded("Looking at sizes and times", lambda: self._sizes(opened, found))
 
-    def _groups(self, engine: Engine, found: Survey) -> Iterator[Finding]:
+    def _groups(self, engine: Engine, found: SegmentSurvey) -> Iterator[Finding]:
         deadline = self.files.monotonic() + GROUPS_SECONDS
         groups, left = look_at_groups(engine, self.machine, found.looks, deadline)
         if left:
@@ -271,7 +274,7 @@ class _Examination:
         waiting, unread = look_at_retention(engine, deadline)
         yield from check_retention(waiting, unread, groups, self.commands)
 
-    def _sizes(self, opened: _Opened, found: Survey) -> Iterator[Finding]:
+    def _sizes(self, opened: _Opened, found: SegmentSurvey) -> Iterator[Finding]:
         commands, now_us = self.commands, self.files.now_us()
         users = [entry for entry in opened.catalog.by_name.values() if not is_internal(entry.name)]
         looks = [look for look in found.looks if not is_internal(look.topic)]

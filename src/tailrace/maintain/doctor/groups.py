@@ -43,7 +43,7 @@ HELD_SECONDS = 3_600.0
 HISTORY_MAX = 2_000
 
 
-class Member(NamedTuple):
+class ObservedMember(NamedTuple):
     """A consumer: whether its lock is held, whether its process is stopped, when one of its cursors was last stored."""
 
     id: str
@@ -58,7 +58,7 @@ class Member(NamedTuple):
     moved_us: int | None
 
 
-class Part(NamedTuple):
+class ObservedPartition(NamedTuple):
     """One partition that a group reads; `lag_before` is how many records were unread some minutes ago, if known."""
 
     topic: str
@@ -74,14 +74,14 @@ class Part(NamedTuple):
     lag_before: int | None = None
 
 
-class Group(NamedTuple):
+class ObservedGroup(NamedTuple):
     """A group; `engine` is whether something like Spark reads for it, which is no member."""
 
     name: str
     engine: bool
     moved_us: int | None
-    members: tuple[Member, ...]
-    parts: tuple[Part, ...]
+    members: tuple[ObservedMember, ...]
+    parts: tuple[ObservedPartition, ...]
 
     @property
     def lag_records(self) -> int:
@@ -115,9 +115,11 @@ class History(NamedTuple):
 # What there is.
 
 
-def look(engine: Engine, machine: Machine, looks: Sequence[Look], deadline: float) -> tuple[list[Group], list[str]]:
+def look(
+    engine: Engine, machine: Machine, looks: Sequence[Look], deadline: float
+) -> tuple[list[ObservedGroup], list[str]]:
     """Every group as of now, and the names of those that there was no time for."""
-    found: list[Group] = []
+    found: list[ObservedGroup] = []
     names = group_names(engine)
     segments: dict[tuple[str, int], list[Look]] = {}
     for each in looks:
@@ -140,7 +142,7 @@ def _group(
     log: GroupLog,
     info: GroupInfo,
     segments: Mapping[tuple[str, int], Sequence[Look]],
-) -> Group:
+) -> ObservedGroup:
     now_us = engine.files.now_us()
     history = _history(engine, log, now_us - round(WINDOW_SECONDS * 1e6))
     host = engine.files.host_name()
@@ -154,7 +156,7 @@ def _group(
         places = [(ids.get(part.topic, 0), part.partition) for part in own]
         moved = [history.moved[place] for place in places if place in history.moved]
         members.append(
-            Member(
+            ObservedMember(
                 member.id, member.pid, told, member.alive,
                 member.alive and process is not None and process.stopped, len(own),
                 sum(part.lag_records for part in own), max((part.lag_seconds for part in own), default=0.0),
@@ -171,14 +173,14 @@ def _group(
         if part.lag_seconds > BEHIND_SECONDS:
             before = _lag_before(engine, entry, part.partition, history, now_us)
         parts.append(
-            Part(
+            ObservedPartition(
                 part.topic, part.partition, part.position, partition.start, part.lag_records, part.lag_seconds,
                 *_kept(rule_of(entry), info.name),
                 _unread_bytes(segments.get((part.topic, part.partition), ()), part.position or 0), before,
             )
         )  # fmt: skip
     last = None if info.moved is None else round(info.moved.timestamp() * 1e6)
-    return Group(info.name, info.engine, last, tuple(members), tuple(parts))
+    return ObservedGroup(info.name, info.engine, last, tuple(members), tuple(parts))
 
 
 def _kept(rule: Rule, group: str) -> tuple[float | None, int | None]:
@@ -267,7 +269,7 @@ def look_at_retention(engine: Engine, deadline: float) -> tuple[list[Waiting], l
 # What of it is worth a word.
 
 
-def check_groups(groups: list[Group], now_us: int, commands: Commands) -> Iterator[Finding]:
+def check_groups(groups: list[ObservedGroup], now_us: int, commands: Commands) -> Iterator[Finding]:
     """Groups that lost records or will, that fall behind, that nobody reads for."""
     for group in groups:
         show = commands.tailrace("group show", group.name)
@@ -298,7 +300,7 @@ def check_groups(groups: list[Group], now_us: int, commands: Commands) -> Iterat
         yield from _check_readers(group, now_us, commands)
 
 
-def _check_size(group: Group, commands: Commands) -> Iterator[Finding]:
+def _check_size(group: ObservedGroup, commands: Commands) -> Iterator[Finding]:
     """Topics of which nearly all that is kept by size is unread."""
     unread: dict[str, int] = {}
     for part in group.parts:
@@ -315,7 +317,7 @@ def _check_size(group: Group, commands: Commands) -> Iterator[Finding]:
             )
 
 
-def _check_pace(group: Group, show: str) -> Iterator[Finding]:
+def _check_pace(group: ObservedGroup, show: str) -> Iterator[Finding]:
     behind = [part for part in group.parts if part.lag_before is not None]
     now = sum(part.lag_records for part in behind)
     before = sum(part.lag_before or 0 for part in behind)
@@ -328,7 +330,7 @@ def _check_pace(group: Group, show: str) -> Iterator[Finding]:
         )
 
 
-def _check_readers(group: Group, now_us: int, commands: Commands) -> Iterator[Finding]:
+def _check_readers(group: ObservedGroup, now_us: int, commands: Commands) -> Iterator[Finding]:
     for member in group.members:
         evict = commands.tailrace("group evict", group.name, member.id, options=("--yes",))
         if member.stopped and member.partitions:
@@ -367,7 +369,7 @@ def _check_readers(group: Group, now_us: int, commands: Commands) -> Iterator[Fi
 
 
 def check_retention(
-    waiting: list[Waiting], unread: list[str], groups: list[Group], commands: Commands
+    waiting: list[Waiting], unread: list[str], groups: list[ObservedGroup], commands: Commands
 ) -> Iterator[Finding]:
     """Groups that retention waits for."""
     by_name = {group.name: group for group in groups}

@@ -98,7 +98,7 @@ class Held(NamedTuple):
     waiting: int
 
 
-class Place(NamedTuple):
+class LockedDirectory(NamedTuple):
     """A directory that is locked for writing, and its slot; the journal has none."""
 
     path: str
@@ -262,7 +262,7 @@ class LockTable:
         return exact or (found if len({lock.device for lock in found}) == 1 else [])
 
 
-def read_locks(files: Files, machine: Machine, path: str, places: dict[str, Place]) -> Locks | None:
+def read_locks(files: Files, machine: Machine, path: str, places: dict[str, LockedDirectory]) -> Locks | None:
     """Who holds the log and the directories in `places`, watched for as long as nobody moves on."""
     locks = machine.locks()
     if locks is None:
@@ -278,7 +278,9 @@ def read_locks(files: Files, machine: Machine, path: str, places: dict[str, Plac
     return Locks(writers, backup, alone, _lock_note(files, path), held)
 
 
-def _watch(files: Files, machine: Machine, path: str, table: LockTable, places: dict[str, Place]) -> tuple[Held, ...]:
+def _watch(
+    files: Files, machine: Machine, path: str, table: LockTable, places: dict[str, LockedDirectory]
+) -> tuple[Held, ...]:
     """The locks whose holders neither let go nor get anywhere; a stopped holder need not be watched for long."""
     held = _holders(table, places)
     moves = {name: _moves(files, path, places[name].slot) for name in held}
@@ -297,7 +299,7 @@ def _watch(files: Files, machine: Machine, path: str, table: LockTable, places: 
     return ()
 
 
-def _holders(table: LockTable, places: dict[str, Place]) -> dict[str, Held]:
+def _holders(table: LockTable, places: dict[str, LockedDirectory]) -> dict[str, Held]:
     held = {}
     for name, place in places.items():
         found = table.on(place.path)

@@ -52,7 +52,7 @@ class Look(NamedTuple):
         return partition_name(self.topic, self.partition)
 
 
-class Survey(NamedTuple):
+class SegmentSurvey(NamedTuple):
     """What was seen of the segments."""
 
     looks: tuple[Look, ...] = ()
@@ -69,7 +69,7 @@ class Survey(NamedTuple):
     staged: tuple[str, ...] = ()
 
 
-def survey(engine: Engine) -> Survey:
+def survey(engine: Engine) -> SegmentSurvey:
     """Look at every partition, those that failed first, as long as there is time."""
     return _Survey(engine).run()
 
@@ -87,7 +87,7 @@ class _Survey:
         self.counts: dict[str, int] = {}
         self.staged: list[str] = []
 
-    def run(self) -> Survey:
+    def run(self) -> SegmentSurvey:
         deadline = self.files.monotonic() + SURVEY_SECONDS
         todo = list(self._partitions())
         # Whatever was left out this time is as likely as the rest to come first the next time.
@@ -101,7 +101,7 @@ class _Survey:
             except FileNotFoundError:
                 # Removed or dropped in this moment.
                 continue
-        return Survey(
+        return SegmentSurvey(
             tuple(self.looks), tuple(self.damage), tuple(self.lost), tuple(self.missing), tuple(self.newer),
             self.counts, tuple(self.staged),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from tailrace.spark.sink import outbox
 from tailrace.spark.sink.columns import check_columns
 from tailrace.spark.sink.commit import Mark, commit_batch
 from tailrace.spark.sink.options import UNWITNESSED, parse_sink_options
-from tailrace.spark.sink.rows import NO_TOPIC, Place, Rows
+from tailrace.spark.sink.rows import NO_TOPIC, TargetPartition, TaskRows
 from tailrace.spark.sink.targets import Planned, find_targets
 from tailrace.spark.sink.task import Staging
 
@@ -32,7 +32,7 @@ class Message(WriterCommitMessage):
     """What a task tells the driver: its frames, or where it staged them."""
 
     parts: tuple[InlinePart | StagedPart, ...] = ()
-    places: frozenset[Place] = frozenset()
+    places: frozenset[TargetPartition] = frozenset()
     topics: tuple[tuple[str, Planned], ...] = ()
     rows: int = 0
     query: str | None = None
@@ -61,7 +61,7 @@ class Sink:
             self.handle = handle_on(self.options.location, self.options.namespace, create=self.options.create_topics)
             with lent(self.handle) as log:
                 self.targets = find_targets(log, self.options)
-        # Rows without a key begin on another partition each time, so that small jobs fill all of them.
+        # TaskRows without a key begin on another partition each time, so that small jobs fill all of them.
         self.turn = random.getrandbits(16)
 
     def write(self, iterator: Iterator[Any]) -> Message:
@@ -75,7 +75,7 @@ class Sink:
             # A batch job inside of foreachBatch has these too, and they say nothing about what it writes.
             query = context.getLocalProperty("sql.streaming.queryId")
             batch = context.getLocalProperty("streaming.sql.batchId")
-        rows = Rows(self.columns, self.options.topic, self.targets, turn)
+        rows = TaskRows(self.columns, self.options.topic, self.targets, turn)
         staging = Staging(self.handle.location, outbox.lane_of(self.application(query) or self.options.topic or ""))
         try:
             with hinted():

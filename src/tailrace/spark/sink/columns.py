@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 NAMES = ("value", "key", "topic", "partition", "headers", "timestamp")
 
 
-class Columns(NamedTuple):
+class ColumnIndexes(NamedTuple):
     """Where each column stands among those of a DataFrame; None for one that it does not have."""
 
     value: int
@@ -21,10 +21,10 @@ class Columns(NamedTuple):
     timestamp: int | None = None
 
 
-def check_columns(schema: StructType) -> Columns:
+def check_columns(schema: StructType) -> ColumnIndexes:
     """The columns of a DataFrame that are written; TypeError says what to write for one that cannot be.
 
-    Columns of other names are left out, as Spark's Kafka sink leaves them out.
+    ColumnIndexes of other names are left out, as Spark's Kafka sink leaves them out.
     """
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
@@ -40,7 +40,7 @@ def check_columns(schema: StructType) -> Columns:
             f"There is no column 'value' among {_listed(schema)}: it holds what is stored. "
             'A whole row as JSON: df.selectExpr("to_json(struct(*)) AS value")'
         )
-    return Columns(**found)
+    return ColumnIndexes(**found)
 
 
 def _listed(schema: StructType) -> str:

@@ -13,7 +13,7 @@ from tailrace.spark.sink import outbox
 
 if TYPE_CHECKING:
     from tailrace.log import Log
-    from tailrace.spark.sink.rows import Place
+    from tailrace.spark.sink.rows import TargetPartition
     from tailrace.spark.sink.targets import Planned
 
 # Staged segments of attempts that died are removed when nobody can still be about to commit them.
@@ -36,7 +36,7 @@ class Mark(NamedTuple):
 def commit_batch(
     log: Log,
     parts: Sequence[InlinePart | StagedPart],
-    places: set[Place],
+    places: set[TargetPartition],
     topics: Mapping[str, Planned],
     lane: int,
     mark: Mark | None,

@@ -20,7 +20,7 @@ from tailrace.disk.frame import salt_chain
 from tailrace.disk.segment import HEADER_BYTES
 from tailrace.errors import OffsetOutOfRangeError, TailraceError, TopicExistsError, TopicNotFoundError
 from tailrace.limits import ADOPT_BYTES_MIN, PARTICIPANTS_MAX
-from tailrace.spark.sink.rows import Place
+from tailrace.spark.sink.rows import TargetPartition
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
@@ -46,7 +46,7 @@ def lane_of(application: str) -> int:
     return crc32(application.encode()) % LANES
 
 
-def pack(frames: Mapping[Place, Frames]) -> Frames:
+def pack(frames: Mapping[TargetPartition, Frames]) -> Frames:
     """Frames of many partitions as records of the outbox; where a step ends is written into them.
 
     Two who deliver the same records must take the same steps, or a step of one would hold some of the other's.
@@ -156,14 +156,14 @@ class _Step(NamedTuple):
 
 def _held(log: Log, lane: int, parts: Sequence[InlinePart | StagedPart]) -> Iterator[InlinePart | StagedPart]:
     """The parts of a batch as parts of the outbox."""
-    waiting: dict[Place, Frames] = {}
+    waiting: dict[TargetPartition, Frames] = {}
     size = 0
     for part in parts:
         if part.topic == TOPIC:
             yield part
             continue
         for frames in _pieces(log, part):
-            place = Place(part.topic, part.partition)
+            place = TargetPartition(part.topic, part.partition)
             waiting[place] = waiting[place] + frames if place in waiting else frames
             size += frames.bytes
             if size >= HELD_BYTES_MAX:
@@ -191,7 +191,7 @@ def _pieces(log: Log, part: InlinePart | StagedPart) -> Iterator[Frames]:
         yield Frames(some)
 
 
-def _hold(log: Log, lane: int, frames: Mapping[Place, Frames]) -> InlinePart | StagedPart:
+def _hold(log: Log, lane: int, frames: Mapping[TargetPartition, Frames]) -> InlinePart | StagedPart:
     packed = pack(frames)
     if packed.bytes < ADOPT_BYTES_MIN:
         return InlinePart(TOPIC, lane, packed)

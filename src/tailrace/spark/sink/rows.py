@@ -17,33 +17,33 @@ from tailrace.write.intake import check_sizes
 
 if TYPE_CHECKING:
     from tailrace.disk.frame import Prepared
-    from tailrace.spark.sink.columns import Columns
-    from tailrace.spark.sink.targets import Shape, Targets
+    from tailrace.spark.sink.columns import ColumnIndexes
+    from tailrace.spark.sink.targets import Targets, TargetShape
 
 # So much is gathered before it is sorted by partition, so that frames are long even with many partitions.
 GATHERED_BYTES_MAX = 32 << 20
-# Rows without a key stay on one partition for so much, then move on to the next.
+# TaskRows without a key stay on one partition for so much, then move on to the next.
 KEYLESS_BYTES_MAX = 64 << 20
 
 
-class Place(NamedTuple):
+class TargetPartition(NamedTuple):
     """A partition that rows go to."""
 
     topic: str
     partition: int
 
 
-class Rows:
+class TaskRows:
     """The rows of one task, as frames of the partitions they go to."""
 
-    def __init__(self, columns: Columns, topic: str | None, targets: Targets, turn: int) -> None:
+    def __init__(self, columns: ColumnIndexes, topic: str | None, targets: Targets, turn: int) -> None:
         self.columns = columns
         self.topic = topic
         self.targets = targets
         # Where rows without a key go: tasks have different ones, so that together they touch few partitions each.
         self.turn = turn
         self.count = 0
-        self.builders: dict[Place, FrameBuilder] = {}
+        self.builders: dict[TargetPartition, FrameBuilder] = {}
         self._keyless_bytes = 0
         self._gathered: list[Any] = []
         self._gathered_bytes = 0
@@ -72,7 +72,7 @@ class Rows:
             for batch in pyarrow().Table.from_batches(gathered).combine_chunks().to_batches():
                 self._sort_batch(batch)
 
-    def finish(self, place: Place) -> Frames:
+    def finish(self, place: TargetPartition) -> Frames:
         """The frames of one partition so far; it begins anew."""
         return self.builders.pop(place).finish()
 
@@ -84,7 +84,9 @@ class Rows:
             ordered, runs = self._by_partition(rows, topic, shape)
             frames = ordered.frames([*runs.values()], shape)
             for partition, some in zip(runs, frames, strict=True):
-                self.builders.setdefault(Place(topic, partition), FrameBuilder(shape.compress)).add(Frames(some))
+                self.builders.setdefault(TargetPartition(topic, partition), FrameBuilder(shape.compress)).add(
+                    Frames(some)
+                )
 
     def _by_topic(self, rows: _Named) -> Iterator[tuple[str, _Named]]:
         if rows.topics is None or self.topic is not None:
@@ -105,7 +107,7 @@ class Rows:
         for code, some in rows.split(encoded.indices, compute):
             yield names[code], some
 
-    def _by_partition(self, rows: _Named, topic: str, shape: Shape) -> tuple[_Named, dict[int, int]]:
+    def _by_partition(self, rows: _Named, topic: str, shape: TargetShape) -> tuple[_Named, dict[int, int]]:
         """The rows sorted by partition, and where those of each partition end."""
         compute = require("pyarrow.compute", "arrow")
         codes = self._partitions(rows, topic, shape)
@@ -116,7 +118,7 @@ class Rows:
             return rows, {bounds["min"]: rows.count}
         return rows.sorted(codes, compute)
 
-    def _partitions(self, rows: _Named, topic: str, shape: Shape) -> Any:
+    def _partitions(self, rows: _Named, topic: str, shape: TargetShape) -> Any:
         """The partition of every row: one number when it is the same for all, else a column."""
         pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
         given = rows.partitions
@@ -131,7 +133,7 @@ class Rows:
             given.cast(pa.int32()), pa.scalar(chosen, pa.int32()) if isinstance(chosen, int) else chosen
         )
 
-    def _chosen(self, rows: _Named, shape: Shape) -> Any:
+    def _chosen(self, rows: _Named, shape: TargetShape) -> Any:
         """The partitions that the keys choose; rows without a key go together."""
         pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
         keys = rows.keys
@@ -146,7 +148,7 @@ class Rows:
         without = pa.scalar(self._keyless(rows.values, shape), pa.int32())
         return compute.replace_with_mask(pa.repeat(without, len(keys)), present, by_key)
 
-    def _keyless(self, values: Any, shape: Shape) -> int:
+    def _keyless(self, values: Any, shape: TargetShape) -> int:
         if self._keyless_bytes >= KEYLESS_BYTES_MAX:
             self._keyless_bytes = 0
             self.turn += 1
@@ -159,7 +161,7 @@ class _Named:
 
     __slots__ = ("headers", "keys", "partitions", "times", "topics", "values")
 
-    def __init__(self, batch: Any, columns: Columns) -> None:
+    def __init__(self, batch: Any, columns: ColumnIndexes) -> None:
         pa = pyarrow()
 
         def column(index: int | None) -> Any:
@@ -211,12 +213,12 @@ class _Named:
             yield code, ordered.slice(first, end - first)
             first = end
 
-    def frames(self, stops: list[int], shape: Shape) -> list[list[Prepared]]:
+    def frames(self, stops: list[int], shape: TargetShape) -> list[list[Prepared]]:
         """Frames of each run of rows that ends where `stops` says."""
         times = engines.FILES.now_us() if self.times is None else self.times
         return prepare_runs(self.values, self.keys, self.headers, times, stops, codec_of(shape.compress))
 
-    def check(self, topic: str, shape: Shape) -> None:
+    def check(self, topic: str, shape: TargetShape) -> None:
         """Refuse what no record can be, before it is made a frame."""
         compute = require("pyarrow.compute", "arrow")
         longest = compute.max(compute.binary_length(self.values)).as_py() or 0
@@ -237,7 +239,7 @@ NO_TOPIC = (
 )
 
 
-def _check_partitions(given: Any, topic: str, shape: Shape, compute: Any) -> None:
+def _check_partitions(given: Any, topic: str, shape: TargetShape, compute: Any) -> None:
     for number in compute.min_max(given).as_py().values():
         if not 0 <= number < shape.partitions:
             raise ValueError(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.spark.sink.options import SinkOptions
 
 
-class Shape(NamedTuple):
+class TargetShape(NamedTuple):
     """What must be known of a topic in order to build what is written to it."""
 
     partitions: int
@@ -37,21 +37,21 @@ class Planned(NamedTuple):
 class Targets:
     """The topics that rows may go to, as the driver saw them: small enough to travel with every task."""
 
-    def __init__(self, shapes: dict[str, Shape], ids: dict[str, int], new: Shape | None) -> None:
+    def __init__(self, shapes: dict[str, TargetShape], ids: dict[str, int], new: TargetShape | None) -> None:
         # Topics that are alike share their shape, so names are most of what is sent.
-        self._names: dict[Shape, list[str]] = {}
+        self._names: dict[TargetShape, list[str]] = {}
         for name, shape in shapes.items():
             self._names.setdefault(shape, []).append(name)
         # Under which number each topic is on disk, and the outbox when it may be needed.
         self.ids = ids
         self.new = new
-        self._found: dict[str, Shape] | None = None
+        self._found: dict[str, TargetShape] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": None}
 
     @property
-    def shapes(self) -> dict[str, Shape]:
+    def shapes(self) -> dict[str, TargetShape]:
         """The topics that exist."""
         if self._found is None:
             self._found = {name: shape for shape, names in self._names.items() for name in names}
@@ -62,7 +62,7 @@ class Targets:
         shape = self.shape(topic)
         return Planned(self.ids.get(topic), shape.partitions, shape.partitioner)
 
-    def shape(self, topic: str) -> Shape:
+    def shape(self, topic: str) -> TargetShape:
         """The shape of a topic, or of the one that would be created."""
         found = self.shapes.get(topic)
         if found is not None:
@@ -75,7 +75,7 @@ class Targets:
 
 def find_targets(log: Log, options: SinkOptions) -> Targets:
     """The topics of a log that a write may need; the one that an option names is created here if that is allowed."""
-    new = Shape(options.partitions) if options.create_topics else None
+    new = TargetShape(options.partitions) if options.create_topics else None
     if options.topic is None:
         shapes, ids = _every_topic(log)
     else:
@@ -94,10 +94,10 @@ def find_targets(log: Log, options: SinkOptions) -> Targets:
 
 
 # The last that was worked out, with the log and the end of its catalog then: a stream asks with every batch.
-_known: dict[str, tuple[tuple[bytes, int], dict[str, Shape], dict[str, int]]] = {}
+_known: dict[str, tuple[tuple[bytes, int], dict[str, TargetShape], dict[str, int]]] = {}
 
 
-def _every_topic(log: Log) -> tuple[dict[str, Shape], dict[str, int]]:
+def _every_topic(log: Log) -> tuple[dict[str, TargetShape], dict[str, int]]:
     catalog = log.engine.refresh()
     # A log that was removed and made anew has another id, and its catalog may end at the same offset.
     now = (log.engine.store.home.log_id, catalog.offset)
@@ -110,9 +110,9 @@ def _every_topic(log: Log) -> tuple[dict[str, Shape], dict[str, int]]:
     return shapes, ids
 
 
-def _shape(entry: TopicEntry) -> Shape:
+def _shape(entry: TopicEntry) -> TargetShape:
     settings = topic_settings(entry)
-    return Shape(settings.partitions, settings.partitioner, settings.compress, settings.max_record_bytes)
+    return TargetShape(settings.partitions, settings.partitioner, settings.compress, settings.max_record_bytes)
 
 
 def _missing(topic: str, known: Any) -> TopicNotFoundError:

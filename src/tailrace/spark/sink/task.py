@@ -15,12 +15,12 @@ from tailrace.engine import engine as engines
 from tailrace.errors import NotALogError, StorageError
 from tailrace.names import topic_directory
 from tailrace.spark.sink import outbox
-from tailrace.spark.sink.rows import Place
+from tailrace.spark.sink.rows import TargetPartition
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.partition import Partition
-    from tailrace.spark.sink.rows import Rows
+    from tailrace.spark.sink.rows import TaskRows
 
 # So much of a task travels in its message; the driver holds the messages of all tasks of a batch.
 MESSAGE_BYTES_MAX = 1_000_000
@@ -57,12 +57,12 @@ class Staging:
         self._lane = lane
         self.parts: list[InlinePart | StagedPart] = []
         # Where everything goes, also what is in a segment with others.
-        self.places: set[Place] = set()
+        self.places: set[TargetPartition] = set()
         # Segments that are being written; what comes for their partitions goes there and nowhere else.
-        self._growing: dict[Place, Growing] = {}
+        self._growing: dict[TargetPartition, Growing] = {}
         _keep_memory()
 
-    def spill(self, rows: Rows) -> None:
+    def spill(self, rows: TaskRows) -> None:
         """Stage what has become large, so that a task of any size fits into memory."""
         large = [place for place, builder in rows.builders.items() if builder.bytes >= SEGMENT_BYTES]
         if large:
@@ -71,7 +71,7 @@ class Staging:
         if rows.bytes >= TASK_BYTES_MAX:
             self._stage(rows, [*rows.builders])
 
-    def finish(self, rows: Rows) -> None:
+    def finish(self, rows: TaskRows) -> None:
         """Stage the largest of what is left, until the rest is small enough for a message."""
         for place in [*self._growing]:
             self._seal(place, rows)
@@ -94,7 +94,7 @@ class Staging:
             growing.abandon()
         remove(engines.FILES, [part.path for part in self.parts if isinstance(part, StagedPart)])
 
-    def _write(self, rows: Rows) -> None:
+    def _write(self, rows: TaskRows) -> None:
         """Write ahead of time what is large enough."""
         for place, builder in [*rows.builders.items()]:
             if builder.bytes < WRITE_BYTES_MIN or place.topic not in rows.targets.ids:
@@ -110,13 +110,13 @@ class Staging:
             if growing.bytes >= SEGMENT_BYTES:
                 self._seal(place, rows)
 
-    def _seal(self, place: Place, rows: Rows) -> None:
+    def _seal(self, place: TargetPartition, rows: TaskRows) -> None:
         """End a segment that was begun, with the frames that have come for it since."""
         frames = rows.finish(place) if place in rows.builders else Frames()
         self.places.add(place)
         self.parts.append(self._staged(place, rows.targets.ids[place.topic], frames))
 
-    def _stage(self, rows: Rows, places: list[Place]) -> None:
+    def _stage(self, rows: TaskRows, places: list[TargetPartition]) -> None:
         """A segment for each partition; one for all when they are many, or when their topic is not there yet."""
         ids = rows.targets.ids
         for place in sorted(self._growing.keys() & places):
@@ -129,10 +129,10 @@ class Staging:
         together = {place: rows.finish(place) for place in sorted(set(places) - set(alone))}
         if together:
             self.places.update(together)
-            lane = Place(outbox.TOPIC, self._lane)
+            lane = TargetPartition(outbox.TOPIC, self._lane)
             self.parts.append(self._staged(lane, ids[outbox.TOPIC], outbox.pack(together)))
 
-    def _staged(self, place: Place, topic_id: int, frames: Frames) -> StagedPart:
+    def _staged(self, place: TargetPartition, topic_id: int, frames: Frames) -> StagedPart:
         shelf = self._shelf(place, topic_id)
         begun = self._growing.pop(place, None)
         try:
@@ -144,7 +144,7 @@ class Staging:
             raise
         return StagedPart(place.topic, topic_id, place.partition, f"{shelf.path}/{made.name}", made)
 
-    def _shelf(self, place: Place, topic_id: int) -> Partition:
+    def _shelf(self, place: TargetPartition, topic_id: int) -> Partition:
         path = f"{self._location}/topics/{topic_directory(topic_id, place.topic)}/{place.partition}"
         return cast("Partition", Shelf(path, topic_id, place.partition, engines.FILES))
 

@@ -182,7 +182,7 @@ def _outside(point: Point, place: Place, offset: int, earliest: int, durable: in
 # or subtracted over the topics stays right.
 
 
-class Reached(NamedTuple):
+class StreamOffsets(NamedTuple):
     """How far a stream came, and of which topics: a later topic of the same name is another one."""
 
     positions: Positions
@@ -204,7 +204,7 @@ class Reached(NamedTuple):
         return {**_nested({place: at for place, at in self.positions.items() if place not in left}), name: {"0": 0}}
 
 
-def from_json(stored: Any) -> Reached:
+def from_json(stored: Any) -> StreamOffsets:
     """What the checkpoint says; without `log` when these are offsets as Kafka's source writes them."""
     positions: Positions = {}
     known: dict[str, Any] = {}
@@ -217,7 +217,7 @@ def from_json(stored: Any) -> Reached:
         positions.update(_flat({topic: inner}))
     positions.update(_flat(known.get("left", {})))
     begin = _flat(known["from"]) if "from" in known else None
-    return Reached(positions, known.get("topics", {}), begin, known.get("log"))
+    return StreamOffsets(positions, known.get("topics", {}), begin, known.get("log"))
 
 
 def topics_in(stored: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -249,7 +249,7 @@ def unfinished(stored: Any) -> SettingsMismatchError:
     return error
 
 
-def adopt(reached: Reached, bounds: Bounds, selection: Selection, log: str) -> Reached:
+def adopt(reached: StreamOffsets, bounds: Bounds, selection: Selection, log: str) -> StreamOffsets:
     """Offsets of Kafka as those of this log, which must have a record or its end at every one of them."""
     present = set(places_of(bounds, selection))
     for place, offset in sorted(reached.positions.items()):
@@ -270,10 +270,12 @@ def adopt(reached: Reached, bounds: Bounds, selection: Selection, log: str) -> R
                 latest=durable,
                 hint="Nothing was read; copy the rest, or start with a new checkpoint and startingOffsets.",
             )
-    return Reached(reached.positions, {topic: bounds[topic].id for topic in topics_of(reached.positions)}, log=log)
+    return StreamOffsets(
+        reached.positions, {topic: bounds[topic].id for topic in topics_of(reached.positions)}, log=log
+    )
 
 
-def beside(latest: Reached, end: Mapping[str, Any]) -> dict[str, Any]:
+def beside(latest: StreamOffsets, end: Mapping[str, Any]) -> dict[str, Any]:
     """The end of what there is as an offset that has everything that another one has, so that one can subtract them."""
     made = _nested(latest.positions)
     for topic, inner in end.items():

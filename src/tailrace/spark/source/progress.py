@@ -13,7 +13,7 @@ from tailrace import bulk
 from tailrace.errors import SettingsMismatchError
 from tailrace.log import Log
 from tailrace.spark.logs import open_log
-from tailrace.spark.source.offsets import IDENTITY, Reached, from_json, topics_in
+from tailrace.spark.source.offsets import IDENTITY, StreamOffsets, from_json, topics_in
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -132,7 +132,7 @@ def _behind(end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> Lag:
 
 
 def _behind_now(end: Mapping[str, Any], log: Log) -> Lag:
-    reached: Reached = from_json(end)
+    reached: StreamOffsets = from_json(end)
     read = topics_in(end)
     made: Lag = {}
     for topic, bounds in bulk.Survey(log, read.__contains__).look().items():

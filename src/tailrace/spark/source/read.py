@@ -15,7 +15,7 @@ from tailrace.spark.source.json_values import Parser, corrupt_texts
 
 if TYPE_CHECKING:
     from tailrace.bulk import ReadPart
-    from tailrace.disk.columns import Part
+    from tailrace.disk.columns import FramePart
     from tailrace.spark.source.schema import Layout
 
 logger = logging.getLogger("tailrace.spark")
@@ -30,13 +30,13 @@ STORED = ("key", "value", "offset", "timestamp", "headers")
 
 def read_parts(parts: Iterable[ReadPart], layout: Layout, fail_on_data_loss: bool) -> Iterator[Any]:
     """Batches of all parts, in their order; small frames are joined, also those of several partitions."""
-    made = Columns(layout)
+    made = LayoutColumns(layout)
     frames = chain.from_iterable(_frames(part, fail_on_data_loss) for part in parts)
     for some in gathered(frames, made.batch_rows):
         yield made.batch(some)
 
 
-def _frames(part: ReadPart, fail_on_data_loss: bool) -> Iterator[Part]:
+def _frames(part: ReadPart, fail_on_data_loss: bool) -> Iterator[FramePart]:
     try:
         with hinted():
             yield from frames_of(part)
@@ -59,7 +59,7 @@ def _frames(part: ReadPart, fail_on_data_loss: bool) -> Iterator[Part]:
         )  # fmt: skip
 
 
-class Columns:
+class LayoutColumns:
     """Makes the columns of a layout of those that were stored."""
 
     def __init__(self, layout: Layout) -> None:
@@ -74,7 +74,7 @@ class Columns:
         # The columns that are the same for all records, as long as was ever needed.
         self._constants: dict[tuple[str, str | int], Any] = {}
 
-    def batch(self, parts: list[Part]) -> Any:
+    def batch(self, parts: list[FramePart]) -> Any:
         """One batch as Spark wants it, of frames that may be of several partitions."""
         stored = to_arrow(parts, self.stored)
         count = stored.num_rows
@@ -97,7 +97,7 @@ class Columns:
                 arrays.append(self._repeated(source, parts, field.type, count))
         return pyarrow().RecordBatch.from_arrays(arrays, schema=self.layout.arrow)
 
-    def _repeated(self, name: str, parts: list[Part], kind: Any, count: int) -> Any:
+    def _repeated(self, name: str, parts: list[FramePart], kind: Any, count: int) -> Any:
         """A column that is the same for all records of a partition."""
         if name == "timestampType":
             return self._constant(name, 0, kind, count)

@@ -16,7 +16,7 @@ from tailrace.spark.source.offsets import (
     Bounds,
     Place,
     Positions,
-    Reached,
+    StreamOffsets,
     adopt,
     beside,
     check_present,
@@ -68,11 +68,11 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._survey: bulk.Survey | None = None
         self._opened = 0.0
         # Where a query ends that reads what is available now.
-        self._target: Reached | None = None
+        self._target: StreamOffsets | None = None
         self._recorded: Positions | None = None
         self._triggered = float("-inf")
         # The last look, with what it came to: a stream that waits asks a hundred times a second.
-        self._ended: tuple[Bounds, Reached] | None = None
+        self._ended: tuple[Bounds, StreamOffsets] | None = None
         # Where the last look found nothing new.
         self._idle: tuple[dict[str, Any], Bounds] | None = None
         # The last answer where a batch ends, and the end of what there was when it was shown beside that.
@@ -96,7 +96,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert log is not None
             check_present(log, bounds, self.options.selection, matched=False)
             begin = starts(log, self.options, bounds, streaming=True)
-            return Reached(begin, _ids(bounds, begin), begin, self._log_id()).to_json()
+            return StreamOffsets(begin, _ids(bounds, begin), begin, self._log_id()).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch holds at most."""
@@ -147,7 +147,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._triggered = time.monotonic()
         first = reached.positions if reached.begin is None else reached.begin
-        return Reached(ends, ids, first, end.log).to_json(left)
+        return StreamOffsets(ends, ids, first, end.log).to_json(left)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of what there is, from which one tells how far behind a query is."""
@@ -172,7 +172,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         raise
             return []
 
-    def _batch(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[Reached, Reached]:
+    def _batch(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[StreamOffsets, StreamOffsets]:
         """The end of a batch, and its start."""
         until, reached = from_json(end), from_json(start)
         if until.log is None:
@@ -182,10 +182,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._own(until, end, bounds), self._own(reached, start, bounds)
         if until.begin is not None and reached.begin != until.begin:
             # The first batch: what Spark calls its start was worked out anew since, or is that of Kafka.
-            reached = Reached(until.begin, until.ids, log=until.log)
+            reached = StreamOffsets(until.begin, until.ids, log=until.log)
         return until, reached
 
-    def _plan(self, reached: Reached, until: Reached) -> list[TailracePartition]:
+    def _plan(self, reached: StreamOffsets, until: StreamOffsets) -> list[TailracePartition]:
         begin = self._going_on(reached, self._look(), until)
         ranges = {place: (begin[place], stop) for place, stop in until.positions.items() if place in begin}
         assert self._log is not None
@@ -220,18 +220,18 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = now
         return self._survey.look()
 
-    def _ends(self, bounds: Bounds) -> Reached:
+    def _ends(self, bounds: Bounds) -> StreamOffsets:
         if self._ended is None or self._ended[0] != bounds:
             places = places_of(bounds, self.options.selection)
             ends = {place: bounds[place[0]].durable[place[1]] for place in places}
-            self._ended = (bounds, Reached(ends, _ids(bounds, places), log=self._log_id()))
+            self._ended = (bounds, StreamOffsets(ends, _ids(bounds, places), log=self._log_id()))
         return self._ended[1]
 
     def _log_id(self) -> str:
         assert self._log is not None
         return self._log.engine.store.home.log_id.hex()
 
-    def _own(self, reached: Reached, stored: dict[str, Any], bounds: Bounds) -> Reached:
+    def _own(self, reached: StreamOffsets, stored: dict[str, Any], bounds: Bounds) -> StreamOffsets:
         """Offsets of a log, which those of Kafka are only for a user who says so."""
         if reached.log is not None:
             return reached
@@ -239,7 +239,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise foreign(stored)
         return adopt(reached, bounds, self.options.selection, self._log_id())
 
-    def _record(self, reached: Reached) -> None:
+    def _record(self, reached: StreamOffsets) -> None:
         """Store how far the query came for its group, when that changed."""
         if self.options.group is None or reached.positions == self._recorded:
             return
@@ -265,7 +265,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited = time.monotonic() - self._triggered
         return waited < self.options.max_delay and sum(ends[place] - begin.get(place, 0) for place in ends) < least
 
-    def _going_on(self, reached: Reached, bounds: Bounds, until: Reached | None = None) -> Positions:
+    def _going_on(self, reached: StreamOffsets, bounds: Bounds, until: StreamOffsets | None = None) -> Positions:
         """Where to go on in every partition; what is gone is an error, or is left out and told.
 
         With `until` it is about the partitions of one batch; otherwise about all that are read.
@@ -298,7 +298,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin[place] = min(max(first, earliest), durable)
         return begin
 
-    def _lose(self, place: Place, gone: tuple[int, int] | None, until: Reached | None) -> None:
+    def _lose(self, place: Place, gone: tuple[int, int] | None, until: StreamOffsets | None) -> None:
         """Records are not there that the query should read: an error, or a line in the driver's log."""
         topic, index = place
         name = f"{topic}[{index}]"
