@@ -55,7 +55,7 @@ def test_other_files_have_other_engines(tmp_path):
 def test_the_longest_timeout_of_the_handles_counts(tmp_path):
     engine = acquire(tmp_path / "shop", handle=1, timeout=1.0)
     acquire(tmp_path / "shop", handle=2, timeout=5.0)
-    assert engine.store.home.timeout == 5.0
+    assert engine.store.context.timeout == 5.0
     engine.release(1)
     engine.release(2)
 

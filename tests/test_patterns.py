@@ -603,7 +603,7 @@ def test_a_follower_of_many_keeps_few_files_open(log, order):
     def files():
         # Of this log: what other tests left for the collector does not count.
         readers = [each for each in gc.get_objects() if isinstance(each, Reader)]
-        return sum(each.segment is not None and each.partition.home.path == log.location for each in readers)
+        return sum(each.segment is not None and each.partition.context.path == log.location for each in readers)
 
     # One after the other, then all at once, then a few of them again and again.
     for topic in topics:

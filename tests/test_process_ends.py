@@ -79,28 +79,28 @@ class TestClosingBesideProcess:
         assert processed(path) == list(range(10))
 
     def test_a_transaction_at_its_end_is_not_disturbed(self, path, monkeypatch):
-        """The member was evicted: its seat is being given back when another thread closes the log."""
+        """The member was evicted: its membership is being given back when another thread closes the log."""
         log = tailrace.open(path, durable=False)
         fill(log, "t", 3)
         future = log.topic("held").producer(linger="20s").append("kept")
-        inside, stand_up = threading.Event(), Member.stand_up
+        inside, release = threading.Event(), Member.release
 
         def function(record):
             log.evict_member("g", log.group("g").members[0].id)
             return record.value
 
         def stood_up(self):
-            monkeypatch.setattr(Member, "stand_up", stand_up)
+            monkeypatch.setattr(Member, "release", release)
             consumer, me = log._consumers()[0], threading.get_ident()
             inside.set()
 
             def is_waited_for():
-                return consumer._closing and consumer._mutex.locked() and consumer._duty.thread == me
+                return consumer._closing and consumer._mutex.locked() and consumer._session.thread == me
 
             wait_until(lambda: log.is_closed() or is_waited_for())
-            stand_up(self)
+            release(self)
 
-        monkeypatch.setattr(Member, "stand_up", stood_up)
+        monkeypatch.setattr(Member, "release", stood_up)
         ended = in_thread(lambda: log.process("t", function, "out", group="g", batch=1))
         assert inside.wait(LONG)
         log.close()
@@ -223,7 +223,7 @@ class TestClosingBesideTransactions:
                 tx.extend("out", [record.value for record in consumer.poll()])
                 consumer.commit(tx)
                 waiting = in_thread(lambda: numbers(consumer.poll(timeout=LONG)))
-                wait_until(lambda: consumer._duty.resting)
+                wait_until(lambda: consumer._session.resting)
             assert cursor(log) == 2
             fill(log, "t", 1, 2)
             assert waiting() == [2]

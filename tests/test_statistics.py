@@ -381,7 +381,7 @@ class TestAppendLatency:
             given.append(partition)
             disk._pass(0.05)
 
-        monkeypatch.setattr(type(log.engine.store), "_give_way", give_way)
+        monkeypatch.setattr(type(log.engine.store), "_yield_to_flusher", give_way)
         partition = log.engine.store.locate(log.engine.entry("orders").slots[0])
         partition.lock.wanted = True
         topic.append("second", durable=False)

@@ -615,7 +615,7 @@ def test_failures_are_counted_and_nobody_is_told(tmp_path, clock, tune, monkeypa
             eventually(lambda: len(calls) > 2)
         eventually(lambda: bases(topic) == [9])
         topic.append("goes on")
-        log.engine.store.home.gauges.close()
+        log.engine.store.context.gauges.close()
         from tailrace.disk.gauges import collect
 
         assert collect(clock, f"{log.location}/stats").failures >= 2

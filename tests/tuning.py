@@ -30,4 +30,4 @@ def retune(log: Log, **fields: Any) -> None:
     """Set fields of the tuning of a log that is open."""
     engine = log.engine
     engine.tuning = engine.tuning._replace(**fields)
-    engine.store.home.tuning = engine.store.home.tuning._replace(**fields)
+    engine.store.context.tuning = engine.store.context.tuning._replace(**fields)

@@ -179,13 +179,13 @@ class Member:
         return left
 
     def _commit(self, commit: Any) -> None:
-        seat = self.consumer.member
+        membership = self.consumer.member
         try:
             commit()
         except PartitionLostError as error:
             self._note_lost("commit", error)
             return
-        self.notes.say(committed=self.batch, seat=seat)
+        self.notes.say(committed=self.batch, membership=membership)
 
     def _work(self, share: float) -> None:
         if self.random.random() < 0.1 * share:
@@ -204,7 +204,7 @@ class Member:
                 runs.append(last)
             last[3] += 1
             last[4] = crc32(record.value or b"", last[4])
-        self.notes.say(handed=self.batch, seat=self.consumer._duty.last_seat, runs=runs)
+        self.notes.say(handed=self.batch, membership=self.consumer._session.last_membership, runs=runs)
 
     def _note_lost(self, where: str, error: PartitionLostError) -> None:
         self.notes.say(lost=where, error=str(error))

@@ -62,7 +62,7 @@ class Life:
     name: str
     pid: int
     runs: dict[str, list[Run]] = field(default_factory=dict)
-    # The newest batch, by seat, and the newest whose commit was seen to succeed.
+    # The newest batch, by membership, and the newest whose commit was seen to succeed.
     newest: dict[str, int] = field(default_factory=dict)
     committed: dict[str, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -131,16 +131,16 @@ class Proof:
         done = {note["done"] for note in notes if "done" in note}
         for note in notes:
             if "handed" in note:
-                seat, batch = note["seat"], note["handed"]
-                life.newest[seat] = batch
+                membership, batch = note["membership"], note["handed"]
+                life.newest[membership] = batch
                 for topic, partition, first, count, check in note["runs"]:
                     if topic == DOOMED:
                         continue
                     place = (self.facts.ids[topic], partition)
-                    life.runs.setdefault(seat, []).append(Run(batch, place, first, count, check, batch in done))
+                    life.runs.setdefault(membership, []).append(Run(batch, place, first, count, check, batch in done))
                     self.counts["handed"] += count
-            elif "committed" in note and note["seat"] is not None:
-                life.committed[note["seat"]] = note["committed"]
+            elif "committed" in note and note["membership"] is not None:
+                life.committed[note["membership"]] = note["committed"]
                 self.counts["commits seen"] += 1
             elif "closing" in note:
                 life.closed.add(note["closing"])
@@ -261,10 +261,10 @@ class Proof:
         by_seat: dict[str, dict[Place, list[Run]]] = {}
         self.life_of: dict[str, Life] = {}
         for life in self.lives:
-            for seat, runs in life.runs.items():
-                self.life_of[seat] = life
+            for membership, runs in life.runs.items():
+                self.life_of[membership] = life
                 for run in runs:
-                    by_seat.setdefault(seat, {}).setdefault(run.place, []).append(run)
+                    by_seat.setdefault(membership, {}).setdefault(run.place, []).append(run)
         last: dict[Place, int] = {}
         for stretch in self.stretches:
             place = stretch.place
@@ -272,10 +272,10 @@ class Proof:
                 self.fault(f"{self.where(place)} was taken at {stretch.first}, left at {last.get(place, 0)}")
             last[place] = stretch.stop
             self._check_stretch(stretch, by_seat.get(stretch.member, {}).get(place, []))
-        for seat, places in by_seat.items():
+        for membership, places in by_seat.items():
             for place, runs in places.items():
                 if runs:
-                    self.fault(f"{seat} was handed {self.where(place)} {runs[0]} outside of what it owned")
+                    self.fault(f"{membership} was handed {self.where(place)} {runs[0]} outside of what it owned")
         self.last = last
 
     def _check_stretch(self, stretch: Stretch, runs: list[Run]) -> None:
@@ -308,14 +308,16 @@ class Proof:
         for stretch in self.stretches:
             stops[stretch.member, stretch.place] = max(stops.get((stretch.member, stretch.place), 0), stretch.stop)
         for life in self.lives:
-            for seat, batch in life.committed.items():
-                for run in life.runs.get(seat, ()):
-                    if run.batch <= batch and stops.get((seat, run.place), 0) < run.first + run.count:
-                        self.fault(f"{seat} saw the commit of {self.where(run.place)} {run} succeed; it is not stored")
-        for seat in self.facts.evicted & self.life_of.keys():
-            life = self.life_of[seat]
-            if life.pid not in self.facts.killed and not life.lost and seat not in life.closed:
-                self.fault(f"{seat} was evicted and never heard of it")
+            for membership, batch in life.committed.items():
+                for run in life.runs.get(membership, ()):
+                    if run.batch <= batch and stops.get((membership, run.place), 0) < run.first + run.count:
+                        self.fault(
+                            f"{membership} saw the commit of {self.where(run.place)} {run} succeed; it is not stored"
+                        )
+        for membership in self.facts.evicted & self.life_of.keys():
+            life = self.life_of[membership]
+            if life.pid not in self.facts.killed and not life.lost and membership not in life.closed:
+                self.fault(f"{membership} was evicted and never heard of it")
 
     # The log.
 

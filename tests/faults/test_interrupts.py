@@ -118,7 +118,7 @@ class Bench:
         self.log.topic("two", partitions=2)
         self.log.topic("small", segment_bytes=4_096)
         self.go_on(0)
-        self.warm = len(os.listdir("/proc/self/fd"))
+        self.recently_open = len(os.listdir("/proc/self/fd"))
         # Those of logs that were given up are of no interest any more.
         self.known = locks_held(os.getpid())
 
@@ -166,8 +166,8 @@ class Bench:
         count = sum(there)
         if count not in self.whole:
             return f"{count} records of one write are there"
-        if (now := len(os.listdir("/proc/self/fd"))) > self.warm:
-            return f"{now - self.warm} descriptors are lost"
+        if (now := len(os.listdir("/proc/self/fd"))) > self.recently_open:
+            return f"{now - self.recently_open} descriptors are lost"
         return None
 
     whole: tuple[int, ...] = (0,)

@@ -152,7 +152,7 @@ def left_locked(log: tailrace.Log, kind: str, monkeypatch: pytest.MonkeyPatch, j
 @pytest.mark.parametrize("kind", WRITES)
 def test_it_takes_an_interrupt_at_each_of_three_jumps_to_leave_a_lock(log, kind, jumps, monkeypatch):
     assert not left_locked(log, kind, monkeypatch, jumps)
-    assert not log.engine.store.home.leaving
+    assert not log.engine.store.context.leaving
 
 
 @pytest.mark.parametrize("kind", WRITES)
@@ -167,10 +167,10 @@ def test_the_next_write_releases_what_any_number_of_interrupts_in_a_row_left(log
         row = InARow(monkeypatch, owner, write, more)
         row.run(lambda: action(log))
         left = locked(log)
-        assert not left or log.engine.store.home.leaving, row.places
+        assert not left or log.engine.store.context.leaving, row.places
         log.topic("plain").append("on", durable=False)
         assert not locked(log), row.places
-        assert not log.engine.store.home.leaving, row.places
+        assert not log.engine.store.context.leaving, row.places
         log.topic("left").append("on")
         if len(row.places) < more:
             break
@@ -240,7 +240,7 @@ def test_what_another_thread_notes_is_not_taken_from_its_holder(log):
 
     def hold() -> None:
         store.committer._enter(left)
-        store.home.leaving[left.lock] = left
+        store.context.leaving[left.lock] = left
         store.committer._enter(right)
         assert left.lock.held
         assert left.lock.owned
@@ -248,7 +248,7 @@ def test_what_another_thread_notes_is_not_taken_from_its_holder(log):
 
     store.committer.holding(hold)
     log.topic("left").append("on")
-    assert not store.home.leaving
+    assert not store.context.leaving
 
 
 def test_a_wait_for_a_shared_commit_is_a_wait_as_well(log, monkeypatch):
@@ -279,13 +279,13 @@ def test_a_wait_that_ended_without_the_lock_leaves_no_note(log):
     thread = threading.Thread(target=lambda: store.inside(left, hold))
     thread.start()
     held.wait(10)
-    store.home.timeout = 0.05
+    store.context.timeout = 0.05
     with pytest.raises(LockedError):
         log.topic("left").append("in vain", durable=False)
     over.set()
     thread.join()
     log.topic("plain").append("on", durable=False)
-    assert not store.home.leaving
+    assert not store.context.leaving
     assert [record.text for record in log.topic("left").read()] == ["there"]
 
 
@@ -302,9 +302,9 @@ def test_a_note_is_not_taken_back_while_somebody_has_the_lock(log, monkeypatch):
     thread = threading.Thread(target=wait_in_vain)
     thread.start()
     thread.join()
-    assert left.lock in store.home.leaving
+    assert left.lock in store.context.leaving
     log.topic("plain").append("on", durable=False)
-    assert not store.home.leaving
+    assert not store.context.leaving
     assert not locked(log)
 
 
@@ -316,10 +316,10 @@ def test_an_interrupt_at_any_moment_leaves_a_note_or_a_free_lock(log):
     while True:
         number += 1
         left.enter()
-        store.home.leaving[left.lock] = left
+        store.context.leaving[left.lock] = left
         injector = Injector(number)
         injector.run(left.lock.abandon)
-        assert left.lock.owned == (left.lock in store.home.leaving), injector.place
+        assert left.lock.owned == (left.lock in store.context.leaving), injector.place
         if left.lock.owned:
             left.abandon()
         if not injector.place:
@@ -334,14 +334,14 @@ def test_an_interrupt_while_a_note_is_taken_back_leaves_no_mutex(log):
     number = 0
     while True:
         number += 1
-        store.home.leaving[left.lock] = left
+        store.context.leaving[left.lock] = left
         injector = Injector(number)
         injector.run(left.lock.strike)
         assert not left.lock.owned, injector.place
         if not injector.place:
             break
     assert number > 3
-    assert not store.home.leaving
+    assert not store.context.leaving
 
 
 def test_an_interrupt_while_a_partition_is_closed_leaves_no_mutex(log):

@@ -53,7 +53,7 @@ def instrument(home: Path, group: str, records_max: int) -> None:
     """Prepare this process, and every one that is forked from it."""
     seen = Counter(home / "witness.seen")
     trim = Admin.trim
-    sit, moved, enlisted = Session.sit, Session._record, Enlisted.record
+    join, moved, enlisted = Session.join, Session._record, Enlisted.record
 
     def wait_and_trim(self: Admin, topic_id: int, index: int, offset: int) -> int:
         entry = self.store.catalog.by_id.get(topic_id)
@@ -64,25 +64,29 @@ def instrument(home: Path, group: str, records_max: int) -> None:
         return trim(self, topic_id, index, offset)
 
     def sit_and_remember(self: Session) -> None:
-        sit(self)
-        # What was handed out just before another thread closed the consumer was handed out under this seat.
-        self.last_seat = None if self.seat is None else self.seat.id  # type: ignore[attr-defined]
+        join(self)
+        # What was handed out just before another thread closed the consumer was handed out under this membership.
+        self.last_membership = None if self.membership is None else self.membership.id  # type: ignore[attr-defined]
 
     def record_moved(self: Session, moves: Mapping[Place, int]) -> dict[str, object]:
-        return {**moved(self, moves), **_signature(self.seat, moves)}
+        return {**moved(self, moves), **_signature(self.membership, moves)}
 
     def record_enlisted(self: Enlisted) -> dict[str, object]:
-        return {**enlisted(self), **_signature(self.seat, self.moves)}
+        return {**enlisted(self), **_signature(self.membership, self.moves)}
 
     tune(group_records_max=records_max)  # small, so that snapshots happen all the time
     Admin.trim = wait_and_trim  # type: ignore[method-assign]
-    Session.sit = sit_and_remember  # type: ignore[method-assign]
+    Session.join = sit_and_remember  # type: ignore[method-assign]
     Session._record = record_moved  # type: ignore[method-assign]
     Enlisted.record = record_enlisted  # type: ignore[method-assign]
 
 
-def _signature(seat: Any, moves: Mapping[Place, int]) -> dict[str, object]:
-    return {"by": seat.id, "epochs": [seat.epochs.get(place) for place in moves]} if seat is not None else {}
+def _signature(membership: Any, moves: Mapping[Place, int]) -> dict[str, object]:
+    return (
+        {"by": membership.id, "epochs": [membership.epochs.get(place) for place in moves]}
+        if membership is not None
+        else {}
+    )
 
 
 def watch(group: str) -> Any:

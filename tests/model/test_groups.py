@@ -77,7 +77,7 @@ class Reader:
     knew: dict[Slot, int] | None = None
 
     @property
-    def seated(self) -> bool:
+    def joined(self) -> bool:
         return self.consumer.member is not None
 
     def forget(self) -> None:
@@ -147,8 +147,8 @@ class GroupMachine(Machine):
         if not GroupMachine.examples % EXAMPLES_UNCOLLECTED:
             gc.collect()
 
-    def bury(self, log: tailrace.Log) -> None:
-        super().bury(log)
+    def forget_handle(self, log: tailrace.Log) -> None:
+        super().forget_handle(log)
         self.readers = [reader for reader in self.readers if reader.log is not log]
 
     # What the model knows.
@@ -176,7 +176,7 @@ class GroupMachine(Machine):
     def cursors(self, group: str) -> dict[Slot, int]:
         return self.model.groups[group].cursors if group in self.model.groups else {}
 
-    def know(self, reader: Reader) -> None:
+    def adopt_index(self, reader: Reader) -> None:
         if reader.knew is None:
             reader.knew = dict(self.cursors(reader.group))
 
@@ -184,14 +184,14 @@ class GroupMachine(Machine):
         """No partition is two members', as far as they know."""
         seen: dict[tuple[str, str, int], Reader] = {}
         for reader in self.readers:
-            if reader.evicted or reader.dropped or not reader.seated:
+            if reader.evicted or reader.dropped or not reader.joined:
                 continue
             for name, index in reader.consumer.assigned:
                 assert (reader.group, name, index) not in seen, (reader, seen[reader.group, name, index])
                 seen[reader.group, name, index] = reader
 
     def at_work(self, group: str) -> list[Reader]:
-        return [each for each in self.readers if each.group == group and each.seated and not each.evicted]
+        return [each for each in self.readers if each.group == group and each.joined and not each.evicted]
 
     def reader(self, number: int) -> Reader | None:
         return self.readers[number % len(self.readers)] if self.readers else None
@@ -262,7 +262,7 @@ class GroupMachine(Machine):
             self.doom = None
         states = []
         after = self.model.copy()
-        if not reader.seated and not reader.dropped:
+        if not reader.joined and not reader.dropped:
             after.group(reader.group)
             states.append(after.copy())
             after.groups[reader.group].ask(reader.topics)
@@ -313,7 +313,7 @@ class GroupMachine(Machine):
 
     def peek(self, number: int) -> None:
         reader = self.reader(number)
-        if reader is None or not reader.seated or reader.evicted or reader.dropped:
+        if reader is None or not reader.joined or reader.evicted or reader.dropped:
             return
         self.doom = None
         first = [(record.topic, record.partition, record.offset) for record in reader.consumer.peek(3)]
@@ -342,7 +342,7 @@ class GroupMachine(Machine):
 
     def commit(self, number: int) -> None:
         reader = self.reader(number)
-        if reader is None or not reader.seated:
+        if reader is None or not reader.joined:
             return
         moves = self.unstored(reader, reader.positions)
         after = self.model.copy()
@@ -363,7 +363,7 @@ class GroupMachine(Machine):
     def commit_with_outputs(self, number: int, abandoned: bool) -> None:
         """Cursors and what was made of the records are stored together, or neither."""
         reader = self.reader(number)
-        if reader is None or reader.commit != "manual" or not reader.seated or not reader.pending:
+        if reader is None or reader.commit != "manual" or not reader.joined or not reader.pending:
             return
         moves = self.unstored(reader, reader.positions)
         lost = reader.dropped or reader.orphaned or (reader.evicted and bool(moves))
@@ -506,7 +506,7 @@ class GroupMachine(Machine):
                 return
             log.reset_group(group, target, shift=shift, force=force)
             for reader in busy:
-                self.know(reader)
+                self.adopt_index(reader)
                 reader.evicted = True
 
         if busy:
@@ -516,14 +516,14 @@ class GroupMachine(Machine):
 
     def evict(self, handle: int, number: int) -> None:
         reader = self.reader(number)
-        if reader is None or not reader.seated or reader.evicted or reader.dropped:
+        if reader is None or not reader.joined or reader.evicted or reader.dropped:
             return
         self.doom = None
 
         def action(log: tailrace.Log) -> None:
             assert reader.consumer.member is not None
             log.evict_member(reader.group, reader.consumer.member)
-            self.know(reader)
+            self.adopt_index(reader)
             reader.evicted = True
 
         self.call(handle, action, [self.model.copy()])
@@ -544,8 +544,8 @@ class GroupMachine(Machine):
                 return
             log.drop_group(group, force=force)
             for reader in self.readers:
-                if reader.group == group and reader.seated:
-                    self.know(reader)
+                if reader.group == group and reader.joined:
+                    self.adopt_index(reader)
                     reader.dropped = True
 
         if busy:

@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.logs.append(log)
         return log
 
-    def bury(self, log: tailrace.Log) -> None:
+    def forget_handle(self, log: tailrace.Log) -> None:
         """Forget a handle whose process is dead."""
         engine = log.live
         if engine is not None:
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
 
     def survive_kill(self, log: tailrace.Log, states: Sequence[State]) -> None:
         """The next process finds one of the states that the call goes through, and so does everybody else."""
-        self.bury(log)
+        self.forget_handle(log)
         fresh = self.open()
         settle(fresh)
         found = self.observe(fresh)
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
     def survive_cut(self, states: Sequence[State]) -> None:
         """The next boot finds one of the states, without some of the writes that were not promised to be on disk."""
         for log in list(self.logs):
-            self.bury(log)
+            self.forget_handle(log)
         choices = list(self.disk.crash_states(Random(self.choice), CRASH_STATES))
         self.disk = self.disk.crash(choices[self.choice % len(choices)])
         found = self.observe(self.open())

@@ -43,7 +43,7 @@ GROUPS = (
     group("epoch of what was read", "the look whether a partition was another's since its records were read",
           "a partition that came back", OUTPUTS,
           instead("epoch in a transaction",
-                  "self.seat.check(state, {place: self.seat.epochs.get(place) for place in self.moves})")),
+                  "self.membership.check(state, {place: self.membership.epochs.get(place) for place in self.moves})")),
     group("dead before inherited", "the record that a dead member is gone before its partitions are taken",
           "a member that died", " took ", edited("dead before inherited", '"gone": plan.dead', '"gone": []'),
           kind="order"),

@@ -33,7 +33,7 @@ ORDERS = (
     # Words.
     order("block before end", "2.6", "the order of state block and end: the word is stored first",
           "deaths in an append without waiting", "I2",
-          instead("block before end", "self.home.tails.words[self.word + END] = after.end; {}")),
+          instead("block before end", "self.context.tails.words[self.word + END] = after.end; {}")),
     order("end before safe", "3.4", "the order of end and safe: safe is stored first", "power cuts in an append", "I2",
           edited("end before safe", "words[word + END] = ", "words[word + SAFE] = end; words[word + END] = ")),
     order("syncing before the sync", "3.1", "the word that says that a sync is under way",

@@ -86,7 +86,7 @@ SYNCS = (
     sync("checkpoint's syncs, words and all", "7.2",
          "the sync of each dirty partition, which is then called clean all the same",
          "power cuts in a checkpoint", LOSS,
-         instead("checkpoint's syncs", "self.home.tails.words[partition.word + DIRTY] = 0")),
+         instead("checkpoint's syncs", "self.context.tails.words[partition.word + DIRTY] = 0")),
     sync("durable floor", "7.5", "the sync of the tails by a checkpoint", "damage after a checkpoint",
          "damage went unnoticed", without("durable floor")),
     sync("durable floor without commits", "7.5", "the sync of the tails when the journal is empty",

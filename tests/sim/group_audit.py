@@ -30,8 +30,11 @@ def signed() -> Iterator[None]:
     """Let every commit name its member."""
     plain = Session._record
 
-    def record(duty: Session, moves: Mapping[Key, int]) -> dict[str, object]:
-        return {"member": duty.seat.id if duty.seat is not None else "nobody", **plain(duty, moves)}
+    def record(session: Session, moves: Mapping[Key, int]) -> dict[str, object]:
+        return {
+            "member": session.membership.id if session.membership is not None else "nobody",
+            **plain(session, moves),
+        }
 
     Session._record = record  # type: ignore[method-assign]
     try:

@@ -11,7 +11,7 @@ from tailrace.log import Log
 from tailrace.names import group_of
 from tests.sim import Disk, Process
 from tests.sim.group_audit import GroupAudit, Replay
-from tests.sim.group_members import ORDINARY_GROUP, SOURCE, TARGET, Member, bury, open_log
+from tests.sim.group_members import ORDINARY_GROUP, SOURCE, TARGET, Member, open_log
 from tests.sim.group_witness import GroupWitness, compare_outputs
 from tests.sim.witness import Finding, Found, Key, compare, read_all
 
@@ -60,7 +60,7 @@ def check(disk: Disk, witness: GroupWitness, *, cut: bool, deep: bool = False, w
         return Finding(f"corruption: {error}", 1)
     finding = judge(witness, seen, cut=cut, whole=whole)
     process.kill()
-    bury(log)
+    forget_handle(log)
     return finding or (_check_deep(disk, witness, seen, cut=cut) if deep else None)
 
 
@@ -113,7 +113,7 @@ def _check_deep(disk: Disk, witness: GroupWitness, seen: Seen, *, cut: bool) -> 
     process = Process(disk.crash(None), "third")
     log = open_log(process)
     last = see(log)
-    bury(log)
+    forget_handle(log)
     finding = judge(witness, last, cut=True) or is_read(last)
     return finding and finding._replace(text=f"after going on and a cut: {finding.text}")
 

@@ -52,7 +52,7 @@ def open_log(process: Process) -> Log:
     return log
 
 
-def bury(log: Log) -> None:
+def forget_handle(log: Log) -> None:
     """Forget a handle whose process is dead, with its store, which its groups would keep alive."""
     engine = log.live
     if engine is not None:
@@ -87,17 +87,17 @@ class Member:
         self.process.kill()
         self.turn.excused = True
         # In this order: a consumer that is dropped by a living process warns.
-        bury(self.log)
+        forget_handle(self.log)
         self.consumer = None
 
     def failed(self, error: BaseException) -> None:
         """A step raised: what was handed out may come again, and may be stored when the consumer is asked for more."""
         self.turn.excused = True
-        seat = self.consumer._duty.seat if self.consumer is not None else None
-        if seat is not None and self.turn.commit == "after":
-            self.witness.storing(seat.group.id, self.positions)
-        if seat is not None and self.turn.commit == "before":
-            self.witness.undone.add(seat.id)
+        membership = self.consumer._session.membership if self.consumer is not None else None
+        if membership is not None and self.turn.commit == "after":
+            self.witness.storing(membership.group.id, self.positions)
+        if membership is not None and self.turn.commit == "before":
+            self.witness.undone.add(membership.id)
         self._begin_turn(self.turn.group, self.turn.commit)
         if isinstance(error, GroupNotFoundError) and self.consumer is not None:
             consumer, self.consumer = self.consumer, None
@@ -149,13 +149,13 @@ class Member:
     @property
     def group(self) -> int:
         """The id of the consumer's group, which is made when there is none, as sitting down does."""
-        seat = self.consumer._duty.seat if self.consumer is not None else None
-        return seat.group.id if seat is not None else open_group(self.log.engine, self.turn.group).id
+        membership = self.consumer._session.membership if self.consumer is not None else None
+        return membership.group.id if membership is not None else open_group(self.log.engine, self.turn.group).id
 
     @property
     def owned(self) -> dict[Key, int]:
         """How far those partitions were handed out that are this member's now."""
-        feeds = self.consumer._duty.feeds.by_place if self.consumer is not None else {}
+        feeds = self.consumer._session.feeds.by_place if self.consumer is not None else {}
         return {place: at for place, at in self.positions.items() if place in feeds}
 
     def consume(self, count: int = 2, timeout: float = 0.0) -> int:
@@ -169,8 +169,8 @@ class Member:
         if self.turn.commit != "before":
             return self._poll_once(count, timeout)
         assert self.consumer is not None
-        seat, process = self.consumer._duty.seat, self.process.number
-        self.witness.ask(process, count, None if seat is None else seat.group.id)
+        membership, process = self.consumer._session.membership, self.process.number
+        self.witness.ask(process, count, None if membership is None else membership.group.id)
         try:
             given = self._poll_once(count, timeout)
         except BaseException:
@@ -239,12 +239,12 @@ class Member:
         consumer, self.consumer = self.consumer, None
         if consumer is None:
             return
-        seat, turn = consumer._duty.seat, self.turn
+        membership, turn = consumer._session.membership, self.turn
         turn.in_hand = set(self.hand)
         if turn.commit == "manual":
             turn.excused = True
         begun = dict(reversed(self.hand))
-        feeds = list(consumer._duty.feeds.by_place)
+        feeds = list(consumer._session.feeds.by_place)
         positions = {place: begun.get(place, self.positions[place]) for place in feeds if place in self.positions}
         try:
             consumer.close()
@@ -256,8 +256,8 @@ class Member:
         except BaseException:
             turn.excused = True
             raise
-        if seat is not None and turn.commit == "after":
-            self._stored(seat.group.id, positions)
+        if membership is not None and turn.commit == "after":
+            self._stored(membership.group.id, positions)
 
     # Exactly once.
 

@@ -505,7 +505,7 @@ def test_with_the_cursors_last_one_is_ahead(seed, monkeypatch):
 def _copied(seed: int) -> tuple[Bench, Found, bytes]:
     bench = Bench(seed)
     expected = contents(bench.writer.store)
-    original = bench.writer.store.home.log_id
+    original = bench.writer.store.context.log_id
     bench.writer.store.close()
     bench.disk.copy("/log", "/copy")
     bench.disk.sync()
@@ -529,7 +529,7 @@ def _copy_cuts(seed: int, states: int) -> tuple[int, Finding | None]:
             store = opened(Process(disk, "looker"), "/copy")
             if contents(store) != expected:
                 wrong = Finding(f"before {kind} {detail}: it holds something else")
-            elif store.home.log_id == original:
+            elif store.context.log_id == original:
                 wrong = Finding(f"before {kind} {detail}: it has the id of the original")
             elif any(store.partition(slot).failed for slot in store.catalog.by_slot):
                 wrong = Finding(f"before {kind} {detail}: it is damaged")
@@ -537,8 +537,8 @@ def _copy_cuts(seed: int, states: int) -> tuple[int, Finding | None]:
     bench.disk.observer = observe
     store = opened(Process(bench.disk, "opener"), "/copy")
     bench.disk.observer = None
-    assert store.home.log_id != original
-    assert opened(Process(bench.disk, "second"), "/copy").home.log_id == store.home.log_id
+    assert store.context.log_id != original
+    assert opened(Process(bench.disk, "second"), "/copy").home.log_id == store.context.log_id
     return tried, wrong
 
 

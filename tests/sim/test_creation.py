@@ -44,4 +44,4 @@ def test_a_failed_sync_of_a_name_and_a_death(after):
             assert opened(disk, "reader", write=False).catalog.by_name == {}
         store = opened(disk, "next", write=True)
         assert store.catalog.by_name == {}
-        assert opened(disk, "reader of that", write=False).home.log_id == store.home.log_id
+        assert opened(disk, "reader of that", write=False).context.log_id == store.context.log_id

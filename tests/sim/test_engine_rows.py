@@ -153,7 +153,7 @@ def test_dirty_marked_after_publish(monkeypatch):
 
     def late(self, state):
         publish(self, state)
-        self.home.tails.words[self.word + DIRTY] = 1
+        self.context.tails.words[self.word + DIRTY] = 1
 
     monkeypatch.setattr(Partition, "publish_committed", late)
     findings = []

@@ -272,7 +272,7 @@ def test_records_of_a_partition_that_came_back():
 
 
 def test_records_of_a_partition_that_came_back_without_the_epoch_of_then(monkeypatch):
-    now = "self.seat.check(state, {place: self.seat.epochs.get(place) for place in self.moves})"
+    now = "self.membership.check(state, {place: self.membership.epochs.get(place) for place in self.moves})"
     mutate(monkeypatch, instead("epoch in a transaction", now))
     finding = came_back()
     assert finding is not None

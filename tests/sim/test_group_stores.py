@@ -36,7 +36,7 @@ def interrupted(bench: GroupBench, group: str, moment: int, action: Callable[[],
     assert fault.fired
 
 
-def seated(bench: GroupBench) -> Member:
+def joined(bench: GroupBench) -> Member:
     """A member that stores cursors before it hands records out; it was handed one of each partition."""
     bench.a.join(commit="before")
     for _ in range(3):
@@ -65,7 +65,7 @@ def finish(bench: GroupBench, member: Member) -> None:
 
 
 def test_a_batch_that_was_stored_and_not_handed_out_comes_with_the_next_call(bench, moment):
-    member = seated(bench)
+    member = joined(bench)
     interrupted(bench, ORDINARY_GROUP, moment, lambda: member.consume(3))
     finish(bench, member)
     assert handed(bench) == all_but()
@@ -73,7 +73,7 @@ def test_a_batch_that_was_stored_and_not_handed_out_comes_with_the_next_call(ben
 
 def test_a_death_after_a_store_that_was_interrupted(bench, moment):
     """It loses the record in hand at most, and none of those that were taken back."""
-    member = seated(bench)
+    member = joined(bench)
     interrupted(bench, ORDINARY_GROUP, moment, lambda: member.consume(3))
     # Of another partition, whose turn it is.
     assert member.consume(1) == 1
@@ -84,7 +84,7 @@ def test_a_death_after_a_store_that_was_interrupted(bench, moment):
 
 def test_partitions_change_hands_after_a_store_that_was_interrupted(bench, moment):
     """Whoever gets a partition goes on behind what was handed out of it, not behind what was stored for it."""
-    member = seated(bench)
+    member = joined(bench)
     interrupted(bench, ORDINARY_GROUP, moment, lambda: member.consume(9))
     bench.b.consume(1)
     bench.c.consume(1)
@@ -98,7 +98,7 @@ def test_partitions_change_hands_after_a_store_that_was_interrupted(bench, momen
 
 
 def test_a_consumer_is_closed_after_a_store_that_was_interrupted(bench, moment):
-    member = seated(bench)
+    member = joined(bench)
     interrupted(bench, ORDINARY_GROUP, moment, lambda: member.consume(9))
     member.leave()
     finish(bench, bench.b)
@@ -155,7 +155,7 @@ def test_a_commit_after_one_that_was_interrupted_and_a_seek(bench, moment):
 @pytest.mark.parametrize("excused", [False, True])
 def test_the_audit_sees_cursors_that_go_back_before_what_was_handed_out(bench, excused):
     """Also those of a member that may take back what it stored."""
-    member = seated(bench)
+    member = joined(bench)
     if excused:
         interrupted(bench, ORDINARY_GROUP, MOMENTS["published"], lambda: member.consume(3))
         assert bench.witness.undone

@@ -1,4 +1,4 @@
-"""Receipts: how long after a value was handed over another process has it in hand."""
+"""Latencies: how long after an append another process has the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tailrace itself, by its public interface: topics that are made for a measurement and gone after it."""
+"""The system under test: Tailrace by its public interface, with topics made for a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crew: threads that stand ready, and do their share of a count when they are told to."""
+"""Worker threads: they stand ready, and do their share of a count when they are told to."""
 
 from __future__ import annotations
 

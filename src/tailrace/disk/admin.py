@@ -110,7 +110,7 @@ class Admin:
                 raise DiskFullError(
                     "The disk is full: an earlier commit has to be written to this partition first.", hint=MAKE_ROOM
                 )
-            store.make_way([partition])
+            store.evict_idle([partition])
             # A damaged partition says so before the record is written, which would take effect at the next recovery.
             store.inside(partition, lambda: None)
             if offset > partition.safe:
@@ -159,7 +159,7 @@ class Admin:
                 if bounded > known.trims.get(index, 0):
                     try:
                         # As in a trim: what is damaged stays, and says so before anything is recorded.
-                        self.store.make_way([partition])
+                        self.store.evict_idle([partition])
                         self.store.inside(partition, lambda: None)
                     except TailraceError as error:
                         failed[partition.slot] = error
@@ -177,7 +177,7 @@ class Admin:
         failed = {}
         for partition, offset in todo:
             try:
-                self.store.make_way([partition])
+                self.store.evict_idle([partition])
                 self.store.inside(partition, partial(partition.forget, offset))
             except TailraceError as error:
                 failed[partition.slot] = error
@@ -187,14 +187,14 @@ class Admin:
         """Remove a few segments below the start of a partition; how many, none when nothing is left."""
         store = self.store
         store.check_writable()
-        store.make_way([partition])
+        store.evict_idle([partition])
         sweep = partial(store.inside, partition, partial(partition.sweep, SWEEP_SEGMENTS_MAX), timeout)
         removed = sweep()
         if removed or not partition.spent:
             return removed
 
         def lend() -> int:
-            catalog, tuning = store.catalog_partition, store.home.tuning
+            catalog, tuning = store.catalog_partition, store.context.tuning
             give = partial(catalog.lend, tuning.catalog_lent_bytes, tuning.catalog_ahead_bytes // 2)
             size = store.inside(catalog, give)
             try:
@@ -313,7 +313,7 @@ class Admin:
         store.check_writable()
 
         def fresh() -> Result:
-            store.home.check_writable()
+            store.context.check_writable()
             if store.tails.words[UNRESOLVED_WORD]:
                 resolve = store.committer.resolve_as_far if freeing else store.committer.resolve_locked
                 resolve()
@@ -384,7 +384,7 @@ class Admin:
             return False
         if self._must_begin():
             return True
-        catalog, files, tuning = self.store.catalog, self.store.files, self.store.home.tuning
+        catalog, files, tuning = self.store.catalog, self.store.files, self.store.context.tuning
         topic_bytes = tuning.catalog_topic_bytes * len(catalog.by_id)
         limit = max(tuning.catalog_segment_bytes, topic_bytes, 4 * catalog.snapshot_bytes)
         if block[1].position <= limit:
@@ -426,7 +426,7 @@ class Admin:
             if snapshot:
                 partition.seal()
             partition.write(frames, frames_size(frames), True, self.store.files.now_us())  # rule: catalog record
-            partition.keep_ahead(store.home.tuning.catalog_ahead_bytes)
+            partition.keep_ahead(store.context.tuning.catalog_ahead_bytes)
 
         store.inside(partition, write)
 

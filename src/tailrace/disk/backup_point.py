@@ -1,4 +1,4 @@
-"""The moment of a backup: every partition's state under the journal lock, and links that keep its segments.
+"""Backup point: every partition's state under the journal lock, and hard links that keep its segments.
 
 All that takes time is done before the lock: segments get hard links then. Under the lock the tails are read, and only
 partitions that began a new segment in between are looked at again (docs/backup.md).

@@ -83,14 +83,14 @@ class Committer:
     """
 
     def __init__(
-        self, home: Context, locate: Callable[[int], Partition | None], is_dropped: Callable[[int], bool]
+        self, context: Context, locate: Callable[[int], Partition | None], is_dropped: Callable[[int], bool]
     ) -> None:
-        self.home = home
-        self.files: Files = home.files
+        self.context = context
+        self.files: Files = context.files
         self.locate = locate
         self.is_dropped = is_dropped
-        self.lock = DirectoryLock(home, f"{home.path}/journal")
-        self.journal = JournalFiles(home)
+        self.lock = DirectoryLock(context, f"{context.path}/journal")
+        self.journal = JournalFiles(context)
         # The entry this process synced last: it needs no second copy to be believed.
         self.own_lsn = -1
         self.entered: list[Partition] = []
@@ -155,7 +155,7 @@ class Committer:
         except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
             error = problem
         # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
-        self.home.leaving[self.lock] = self
+        self.context.leaving[self.lock] = self
         while True:
             try:
                 error = insist(self.abandon, error)
@@ -163,14 +163,14 @@ class Committer:
             except KeyboardInterrupt as interrupt:
                 error = interrupt
         if is_untyped(error):
-            raise storage_error(error, "a write to the log", self.home.path) from error
+            raise storage_error(error, "a write to the log", self.context.path) from error
         raise error
 
     def acquire(self) -> None:
         """Take the journal lock."""
         self.lock.acquire()  # rule: journal lock
         self.entered = []
-        self.home.tails.slots()
+        self.context.tails.slots()
 
     def release(self) -> None:
         """Let go of the partitions and of the journal lock."""
@@ -205,8 +205,8 @@ class Committer:
 
         Each takes its place in `writes` at once, so that those before one that fails are known.
         """
-        inline_max = min(INLINE_BYTES_MAX, (self.home.tuning.journal_bytes - ENTRIES_AT) // 2)
-        adopt_min = self.home.tuning.adopt_bytes_min
+        inline_max = min(INLINE_BYTES_MAX, (self.context.tuning.journal_bytes - ENTRIES_AT) // 2)
+        adopt_min = self.context.tuning.adopt_bytes_min
         if sum(sizes) < min(adopt_min, inline_max - len(writes) * 128):
             return
         large = [at for at, size in enumerate(sizes) if size >= adopt_min]
@@ -222,8 +222,8 @@ class Committer:
             sizes[at] = 0
 
     def _commit(self, writes: Sequence[Write], sizes: Sequence[int]) -> list[int]:
-        home, words = self.home, self.home.tails.words
-        home.check_writable()
+        context, words = self.context, self.context.tails.words
+        context.check_writable()
         if words[UNRESOLVED_WORD]:  # rule: resolve before a commit
             self.resolve_locked()
         file = self._ready(256 + 128 * len(writes) + sum(sizes))
@@ -253,7 +253,7 @@ class Committer:
                     partition.cut(length)
             raise
         pending, failed = self._apply(steps)
-        home.tails.wake()
+        context.tails.wake()
         if pending or failed:
             raise CommittedNotVisibleError(
                 f"The commit is on disk, but {pending + failed} of its {len(states)} partitions cannot show it yet."
@@ -330,7 +330,7 @@ class Committer:
 
     def _journal(self, file: JournalFile, steps: Sequence[tuple[Partition, EntryPart, State]]) -> None:
         """Mark every participant, write the entry, sync it: the commit point."""
-        words = self.home.tails.words
+        words = self.context.tails.words
         lsn, generation = file.place.lsn, file.generation_number
         parts = [part for _, part, _ in steps]
         adopted = [part.salt for part in parts if part.kind == ADOPT]
@@ -368,7 +368,7 @@ class Committer:
 
     def _apply(self, steps: Sequence[tuple[Partition, EntryPart, State]]) -> tuple[int, int]:
         """Write what the journal holds into the segments and publish it; how many partitions wait, how many failed."""
-        words = self.home.tails.words
+        words = self.context.tails.words
         by_slot: dict[int, list[tuple[Partition, EntryPart, State]]] = {}
         for step in steps:
             by_slot.setdefault(step[0].slot, []).append(step)
@@ -434,14 +434,14 @@ class Committer:
 
     def resolve_locked(self) -> None:
         """Decide what a dead commit left: complete in the journal means committed, so it is rolled forward."""
-        words = self.home.tails.words
-        self.home.check_writable()
+        words = self.context.tails.words
+        self.context.check_writable()
         lsn = words[UNRESOLVED_WORD]
-        marks = self.home.tails.column(PENDING, words[SLOTS_WORD])
+        marks = self.context.tails.column(PENDING, words[SLOTS_WORD])
         dropping = [slot for slot, mark in enumerate(marks) if is_dropping(mark)]
         if dropping:
             self._settle_drop(dropping)
-            marks = self.home.tails.column(PENDING, words[SLOTS_WORD])
+            marks = self.context.tails.column(PENDING, words[SLOTS_WORD])
         slots = [slot for slot, mark in enumerate(marks) if mark]
         if slots:
             entry = self.journal.find(lsn)
@@ -457,7 +457,7 @@ class Committer:
             else:
                 self._roll_forward(entry, partitions)
             self._leave_all()
-        if not any(self.home.tails.column(PENDING, words[SLOTS_WORD])):
+        if not any(self.context.tails.column(PENDING, words[SLOTS_WORD])):
             words[UNRESOLVED_WORD] = 0
 
     def resolve_as_far(self) -> None:
@@ -471,11 +471,11 @@ class Committer:
 
     def may_adopt(self, partition: Partition) -> bool:
         """Whether the journal may name segments that are staged in a partition; after `resolve_as_far`."""
-        return partition.failed or bool(self.home.tails.words[partition.word + PENDING])
+        return partition.failed or bool(self.context.tails.words[partition.word + PENDING])
 
     def _settle_drop(self, slots: Sequence[int]) -> None:
         """Decide what a dead drop left: it happened if its record was published, and never will otherwise."""
-        words = self.home.tails.words
+        words = self.context.tails.words
         catalog = self.locate(CATALOG_SLOT)
         assert catalog is not None
         # Where nobody can tell what the catalog holds, its topic takes no appends until a recovery or a repair knows.
@@ -507,13 +507,13 @@ class Committer:
         partition = self.locate(slot)
         if partition is None:
             # Its topic was dropped, by a process that died before it could say so here.
-            self.home.tails.words[word_of(slot) + PENDING] = 0
+            self.context.tails.words[word_of(slot) + PENDING] = 0
             return None
         try:
             self._enter(partition, resolving=True)
         except CorruptionError:
             # `dirty` stays and pins the journal file: repairing needs its bytes.
-            self.home.tails.words[partition.word + PENDING] = 0
+            self.context.tails.words[partition.word + PENDING] = 0
             partition.abandon()
             self.entered.remove(partition)
             return None
@@ -523,14 +523,14 @@ class Committer:
         if entry.lsn != self.own_lsn:  # rule: entry repeated
             generation = self._repeat(entry)
             for partition in partitions.values():
-                self.home.tails.words[partition.word + DIRTY] = generation  # rule: dirty under the new generation
+                self.context.tails.words[partition.word + DIRTY] = generation  # rule: dirty under the new generation
         steps = []
         for part in entry.parts:
             participant = partitions.get(part.slot)
             if participant is not None and participant.incarnation == part.incarnation:
                 steps.append((participant, part, self._state_after(participant, part)))
         pending, _ = self._apply(steps)
-        self.home.tails.wake()
+        self.context.tails.wake()
         if pending:
             # The caller's own write was not begun, so this is not its CommittedNotVisibleError.
             raise DiskFullError(
@@ -557,7 +557,7 @@ class Committer:
             file.sync()  # rule: repeated entry
         except DurabilityError:
             # Two files failed: this is not one bad block.
-            self.home.tails.words[LOG_FAILED_WORD] = 1
+            self.context.tails.words[LOG_FAILED_WORD] = 1
             raise
         self.own_lsn = entry.lsn
         file.place = NextEntry(position, chain, entry.lsn + 1)
@@ -581,11 +581,11 @@ class Committer:
     def checkpoint_locked(self) -> list[DurabilityError]:
         """Sync what the journal vouches for and move its generation; a failed dirty slot pins its file."""
         failures: list[DurabilityError] = []
-        words = self.home.tails.words
-        self.home.check_writable()
+        words = self.context.tails.words
+        self.context.check_writable()
         if words[UNRESOLVED_WORD]:  # rule: resolve before a checkpoint
             self.resolve_locked()
-        dirty = {slot: mark for slot, mark in enumerate(self.home.tails.column(DIRTY, words[SLOTS_WORD])) if mark}
+        dirty = {slot: mark for slot, mark in enumerate(self.context.tails.column(DIRTY, words[SLOTS_WORD])) if mark}
         pinned = []
         slots = [*dirty]
         for at in range(0, len(slots), SETTLED_TOGETHER_MAX):
@@ -600,7 +600,7 @@ class Committer:
             self.journal.start(file, first, generation + 1, file.place.lsn)
         if not pinned:  # rule: older files until nobody needs them
             self.journal.remove_older()
-        self.home.tails.sync()  # rule: durable floor
+        self.context.tails.sync()  # rule: durable floor
         return failures
 
     def _settle(self, slots: Sequence[int], failures: list[DurabilityError]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The home of a log: what its partitions, journal and readers share in one process."""
+"""The context of a log: what its partitions, journal and readers share in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who raised an error: the operating system, or a signal handler of the program in the middle of a call."""
+"""Who raised an error: the operating system, or a signal handler that interrupted the call."""
 
 from __future__ import annotations
 

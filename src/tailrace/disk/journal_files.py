@@ -1,4 +1,4 @@
-"""Generations of the journal: its newest file, under a header that is certainly on disk."""
+"""Journal files and their generations: the newest file, under a header that is certainly on disk."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class JournalFiles:
     """Creates journal files and headers, follows those of others, removes old ones."""
 
-    def __init__(self, home: Context) -> None:
-        self.home = home
-        self.files: Files = home.files
-        self.directory = f"{home.path}/journal"
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.files: Files = context.files
+        self.directory = f"{context.path}/journal"
         self.file: JournalFile | None = None
         # The header this process synced last: others' headers are written again before the first entry follows them.
         self.own_header: tuple[int, int, int] = (0, 0, 0)
@@ -41,17 +41,17 @@ class JournalFiles:
     def changing(self) -> None:
         """Count a change of the journal, before it is made: whoever counted less reads again what is there."""
         self.seen = -1
-        words = self.home.tails.words
+        words = self.context.tails.words
         words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX  # rule: changes counted
 
     def changed(self) -> None:
         """The change that was counted is made, and `file` knows all about it."""
-        self.seen = self.home.tails.words[CHANGES_WORD]
+        self.seen = self.context.tails.words[CHANGES_WORD]
 
     def newest(self) -> JournalFile:
         """The newest journal file, created if there is none, with the entries of others followed."""
         file = self.file
-        if file is not None and self.seen == self.home.tails.words[CHANGES_WORD]:
+        if file is not None and self.seen == self.context.tails.words[CHANGES_WORD]:
             return file
         file = self._look()
         self.changed()
@@ -66,7 +66,7 @@ class JournalFiles:
             if not numbers:
                 return self.new_file(1, 1, 1)
             self.close()
-            file = JournalFile(self.files, self.directory, numbers[-1], self.home.log_id)
+            file = JournalFile(self.files, self.directory, numbers[-1], self.context.log_id)
             file.open(write=True)
             self.file = file
         file.refresh()
@@ -76,7 +76,7 @@ class JournalFiles:
             generation, lsn = self._before(numbers)
             self.close()
             return self.new_file(numbers[-1], generation + 1, lsn)
-        if file.size < self.home.tuning.journal_bytes:
+        if file.size < self.context.tuning.journal_bytes:
             self._fill(file)
         return file
 
@@ -97,7 +97,7 @@ class JournalFiles:
         """The last generation and the next lsn of the file before the newest."""
         if len(numbers) < 2:
             return 0, 1
-        previous = JournalFile(self.files, self.directory, numbers[-2], self.home.log_id)
+        previous = JournalFile(self.files, self.directory, numbers[-2], self.context.log_id)
         previous.open()
         try:
             previous.refresh()
@@ -111,24 +111,24 @@ class JournalFiles:
         """A new file with its first generation."""
         self.changing()
         self.close()
-        file = JournalFile(self.files, self.directory, number, self.home.log_id)
+        file = JournalFile(self.files, self.directory, number, self.context.log_id)
         try:
             file.open(create=True)
             self.file = file
             if file.size and not file.holds_entries():
                 # Its maker died while it wrote zeros: were they kept, they would stay on a full disk.
                 file.cut(0)
-            file.fill(self.home.tuning.journal_bytes)
+            file.fill(self.context.tuning.journal_bytes)
         except by_system() as error:
             self.close()
-            size = format_size(self.home.tuning.journal_bytes)
+            size = format_size(self.context.tuning.journal_bytes)
             raise storage_error(error, f"creating a journal file of {size}", file.path) from error
         self.start(file, generation, generation, lsn)
         return file
 
     def _fill(self, file: JournalFile) -> None:
         try:
-            file.fill(self.home.tuning.journal_bytes)
+            file.fill(self.context.tuning.journal_bytes)
         except by_system() as error:
             raise storage_error(error, "filling a journal file", file.path) from error
 
@@ -180,7 +180,7 @@ class JournalFiles:
 
     def find(self, lsn: int) -> JournalEntry | None:
         """The whole entry of a commit, in whichever file it is."""
-        for _, entries in reversed(read_all(self.files, self.directory, self.home.log_id)):
+        for _, entries in reversed(read_all(self.files, self.directory, self.context.log_id)):
             for entry in reversed(entries):
                 if entry.lsn == lsn:
                     return entry
@@ -194,6 +194,6 @@ class JournalFiles:
         """Remove every file but the newest: no partition needs them any more."""
         older = journal_numbers(self.files, self.directory)[:-1]
         for number in older:
-            self.files.remove_file(JournalFile(self.files, self.directory, number, self.home.log_id).path)
+            self.files.remove_file(JournalFile(self.files, self.directory, number, self.context.log_id).path)
         if older:
             self.files.sync_directory(self.directory)  # rule: old journal files

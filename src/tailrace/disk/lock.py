@@ -41,7 +41,7 @@ def in_handler() -> bool:
     return threading.get_ident() == threading.main_thread().ident and next(_regions(), None) is not None
 
 
-def _interrupts(home: Context) -> bool:
+def _interrupts(context: Context) -> bool:
     """Whether this is a signal handler or finalizer that came into a call of its own thread which holds locks of a log.
 
     Between that call and this one runs something that is not of this package.
@@ -53,7 +53,7 @@ def _interrupts(home: Context) -> bool:
         if not module.startswith("tailrace."):
             came_in = True
         elif came_in and frame.f_code.co_name in REGIONS and module.startswith("tailrace.disk."):
-            return getattr(frame.f_locals.get("self"), "home", None) is home
+            return getattr(frame.f_locals.get("self"), "context", None) is context
         frame = frame.f_back
     return False
 
@@ -71,19 +71,19 @@ def _is_nested(lock: DirectoryLock) -> bool:
     return len(regions) > 2 or lock is holder.lock or any(each.lock is lock for each in holder.entered)
 
 
-def let_go(home: Context) -> None:
+def let_go(context: Context) -> None:
     """Release what earlier calls of this thread left locked, interrupted again and again while they let go.
 
     Before this thread waits for any other lock: whoever holds that one may be waiting for what was left.
     """
-    if not home.leaving:
+    if not context.leaving:
         return
     rightly: set[object] = set()
     for frame in _regions():
         for holder in (frame.f_locals.get("self"), frame.f_locals.get("partition")):
             rightly.add(holder if isinstance(holder, DirectoryLock) else getattr(holder, "lock", None))
             rightly.update([each.lock for each in getattr(holder, "entered", ())])
-    for lock, owner in list(home.leaving.items()):
+    for lock, owner in list(context.leaving.items()):
         # Another thread may have noted a lock that this one holds: its wait for it came to an end without it.
         if not lock.owned:
             lock.strike()
@@ -116,12 +116,12 @@ class DirectoryLock:
     owner still knows that it has to let go. It is never held twice.
     """
 
-    __slots__ = ("closing", "descriptor", "files", "held", "home", "leaving", "mutex", "path", "wanted")
+    __slots__ = ("closing", "context", "descriptor", "files", "held", "leaving", "mutex", "path", "wanted")
 
-    def __init__(self, home: Context, path: str) -> None:
-        self.home = home
-        self.files = home.files
-        self.leaving = home.leaving
+    def __init__(self, context: Context, path: str) -> None:
+        self.context = context
+        self.files = context.files
+        self.leaving = context.leaving
         self.path = path
         self.mutex = threading.RLock()
         self.held = False
@@ -141,12 +141,12 @@ class DirectoryLock:
             except BlockingIOError:
                 # Another process has it; waiting notes once more who waits.
                 self.held = False
-        self._wait(mine, self.home.timeout if timeout is None else timeout)
+        self._wait(mine, self.context.timeout if timeout is None else timeout)
 
     def _wait(self, mine: bool, timeout: float) -> None:
         """The long way: somebody has the lock, or its directory is not open."""
-        home = self.home
-        if _interrupts(home):
+        context = self.context
+        if _interrupts(context):
             # Whoever has the lock may be waiting for what the call beneath holds.
             timeout = 0.0
             if mine:
@@ -158,35 +158,35 @@ class DirectoryLock:
             if not mine:
                 raise Reentered(f"{self.path} is being written to by another thread: a handler does not wait for it.")
         if not mine:
-            if home.leaving:
-                let_go(home)
-            began = home.files.monotonic()
+            if context.leaving:
+                let_go(context)
+            began = context.files.monotonic()
             if not self.mutex.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
                 raise LockedError(
                     f"{self.path} stayed locked by another thread of this process for {timeout:g} s.",
-                    pid=home.files.process_id(),
+                    pid=context.files.process_id(),
                 )
-            timeout = max(0.0, timeout - (home.files.monotonic() - began))
+            timeout = max(0.0, timeout - (context.files.monotonic() - began))
         if self.held:
             if _is_nested(self):
                 self.mutex.release()
                 raise Reentered(f"{self.path} is being written to by this very thread, in a call further up.")
             # Left by a call of this thread that was interrupted again and again while it let go. What noted the lock
             # lets go of the rest that the call held, and of what it had cached.
-            home.leaving.get(self, self).abandon()
+            context.leaving.get(self, self).abandon()
             self.mutex.acquire()
-        elif self in home.leaving and not _is_nested(self):
+        elif self in context.leaving and not _is_nested(self):
             # As above, but at most the mutex was left: it counts how often this thread has it.
             self.abandon()
             self.mutex.acquire()
         self.held = True
-        if home.leaving:
-            home.leaving.pop(self, None)
-            let_go(home)
+        if context.leaving:
+            context.leaving.pop(self, None)
+            let_go(context)
         if self.descriptor < 0:
             self._open()
-        if not home.files.lock(self.descriptor, timeout=timeout):  # rule: partition's lock, waited for
-            error = home.locked(self.descriptor, self.path, timeout)
+        if not context.files.lock(self.descriptor, timeout=timeout):  # rule: partition's lock, waited for
+            error = context.locked(self.descriptor, self.path, timeout)
             self.close()
             raise error
 
@@ -249,11 +249,11 @@ class DirectoryLock:
     def _open(self) -> None:
         if self.closing >= 0:
             self.close()
-        self.descriptor = self.home.files.open(self.path, directory=True)
+        self.descriptor = self.context.files.open(self.path, directory=True)
 
     def close(self) -> None:
         """Close the descriptor; an interrupt between any two steps leaves what the next call needs to finish."""
-        files = self.home.files
+        files = self.context.files
         if self.closing < 0:
             self.closing = self.descriptor
         self.descriptor = -1

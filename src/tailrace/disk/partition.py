@@ -77,7 +77,7 @@ class Partition:
 
     def __init__(
         self,
-        home: Context,
+        context: Context,
         slot: int,
         incarnation: int,
         topic_id: int,
@@ -86,8 +86,8 @@ class Partition:
         segment_bytes: int,
         segment_age: float,
     ) -> None:
-        self.home = home
-        self.files: Files = home.files
+        self.context = context
+        self.files: Files = context.files
         self.slot = slot
         self.incarnation = incarnation
         self.topic_id = topic_id
@@ -101,7 +101,7 @@ class Partition:
         self.looked_at = (
             word + INCARNATION, word + FAILED, word + PENDING, word + SYNCING, word + BLOCK_A, word + BLOCK_B,
         )  # fmt: skip
-        self.lock = DirectoryLock(home, path)
+        self.lock = DirectoryLock(context, path)
         self.checked = False
         self.state = ABSENT
         self.sequence = 0
@@ -128,32 +128,32 @@ class Partition:
     @property
     def end(self) -> int:
         """Where published records stop."""
-        return self.home.tails.words[self.word + END]
+        return self.context.tails.words[self.word + END]
 
     @property
     def safe(self) -> int:
         """Up to where records are on disk for ever."""
-        return self.home.tails.words[self.word + SAFE]
+        return self.context.tails.words[self.word + SAFE]
 
     @property
     def start(self) -> int:
         """The first record kept."""
-        return self.home.tails.words[self.word + START]
+        return self.context.tails.words[self.word + START]
 
     @property
     def alive(self) -> bool:
         """Whether the topic was not dropped."""
-        return self.home.tails.words[self.word + INCARNATION] == self.incarnation
+        return self.context.tails.words[self.word + INCARNATION] == self.incarnation
 
     @property
     def failed(self) -> bool:
         """Whether a sync failed here, so that the partition is read-only."""
-        return bool(self.home.tails.words[self.word + FAILED])
+        return bool(self.context.tails.words[self.word + FAILED])
 
     @property
     def unsynced(self) -> bool:
         """Whether the segment file may hold bytes that are not on disk, also where the journal vouches for them."""
-        return self.safe < self.end or bool(self.home.tails.words[self.word + DIRTY])
+        return self.safe < self.end or bool(self.context.tails.words[self.word + DIRTY])
 
     # The lock.
 
@@ -165,7 +165,7 @@ class Partition:
             if not self.alive:
                 raise TopicNotFoundError("The topic was dropped.") from None
             raise
-        words = self.home.tails.words
+        words = self.context.tails.words
         incarnation, failed, pending, syncing, block_a, block_b = self.looked_at
         # Looked at first: a drop clears the incarnation before it clears this.
         if words[pending] and not resolving:  # rule: pending
@@ -173,7 +173,7 @@ class Partition:
         if words[incarnation] != self.incarnation:  # rule: incarnation
             raise TopicNotFoundError("The topic was dropped.")
         if words[LOG_FAILED_WORD]:
-            self.home.check_writable()
+            self.context.check_writable()
         if words[failed] and not resolving:  # rule: failed
             raise self._read_only()
         # rule: state of others
@@ -195,9 +195,9 @@ class Partition:
     # The state.
 
     def _load(self) -> None:
-        words, word = self.home.tails.words, self.word
+        words, word = self.context.tails.words, self.word
         sequences = words[word + BLOCK_A], words[word + BLOCK_B]
-        block = self.home.tails.read_block(self.slot)
+        block = self.context.tails.read_block(self.slot)
         if block is None:
             # A first block that does not check was being stored when its writer died: nothing was published yet.
             if sequences not in ((0, 0), (0, 1)) or words[word + END]:
@@ -244,7 +244,7 @@ class Partition:
             self._fail("The newest segment is missing", path)
         header = read_segment_header(self.files, self.descriptor)
         if header is None or header.salt != state.salt:
-            if self.home.tails.words[self.word + PENDING] and state.position == HEADER_BYTES:
+            if self.context.tails.words[self.word + PENDING] and state.position == HEADER_BYTES:
                 # A dead commit adopted a segment in place of this empty one; resolving it publishes the new state.
                 self._close_segment()
                 return
@@ -298,23 +298,23 @@ class Partition:
                 self._fail("The bytes of an interrupted sync cannot be read back")
             self.sync()  # rule: sync after an interrupted one
         else:
-            self.home.tails.words[self.word + SYNCING] = 0
+            self.context.tails.words[self.word + SYNCING] = 0
 
     def _read_only(self) -> Exception:
         """Why nothing can be appended here."""
-        if self.home.tails.words[self.word + FAILED] != DAMAGED:
+        if self.context.tails.words[self.word + FAILED] != DAMAGED:
             return DurabilityError(f"A sync failed earlier, so partition {self.path} is read-only.", path=self.path)
         return self._damage("The partition is damaged and therefore read-only", self.path)
 
     def _fail(self, why: str, path: str | None = None) -> NoReturn:
-        self.home.tails.words[self.word + FAILED] = DAMAGED
+        self.context.tails.words[self.word + FAILED] = DAMAGED
         raise self._damage(f"{why}; the partition is read-only now", path or self.path)
 
     def _damage(self, message: str, path: str) -> CorruptionError:
         hint = "Nothing was written, and what is whole can be read; close it everywhere, then run: tailrace repair"
         error = CorruptionError(message, partition=self.index, path=path, hint=hint)
-        if self.home.name_damage is not None:
-            self.home.name_damage(self.slot, error)
+        if self.context.name_damage is not None:
+            self.context.name_damage(self.slot, error)
         return error
 
     # Steps under the lock.
@@ -363,7 +363,7 @@ class Partition:
         else:
             after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
             self._store(after)  # rule: block before end
-            self.home.tails.words[self.word + END] = end
+            self.context.tails.words[self.word + END] = end
         return first
 
     def _zeros_ahead(self, position: int, size: int) -> int:
@@ -371,7 +371,7 @@ class Partition:
 
         A sync over blocks that are written already commits no metadata.
         """
-        run = min(max(self.home.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
+        run = min(max(self.context.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
         stop = min(position + run, self.segment_bytes)
         if stop <= position:
             return position
@@ -437,8 +437,8 @@ class Partition:
         end = state.end
         # Made before the sync: after it the processor's caches are cold, and others wait for what follows.
         block = pack_block(self.sequence + 1, state, self.incarnation)
-        words, word = self.home.tails.words, self.word
-        files, gauges = self.files, self.home.gauges
+        words, word = self.context.tails.words, self.word
+        files, gauges = self.files, self.context.gauges
         words[word + SYNCING] = 1  # rule: syncing before the sync
         began = files.monotonic()
         try:
@@ -474,7 +474,7 @@ class Partition:
         if self.state.active:  # rule: flush
             self.sync()
         else:
-            words, word = self.home.tails.words, self.word
+            words, word = self.context.tails.words, self.word
             words[word + DIRTY] = 0
             words[word + SAFE] = self.state.end
 
@@ -485,7 +485,7 @@ class Partition:
     def _put(self, state: State, block: bytes) -> None:
         sequence = self.sequence + 1
         at = self.block_at + (BLOCK_BYTES if sequence & 1 else 0)
-        self.home.tails.view[at : at + BLOCK_BYTES] = block
+        self.context.tails.view[at : at + BLOCK_BYTES] = block
         if sequence & 1:
             self.sequence_b = sequence
         else:
@@ -495,7 +495,7 @@ class Partition:
 
     def publish_committed(self, state: State) -> None:
         """Publish what the journal holds: it is safe already, though its segment is not synced."""
-        words, word = self.home.tails.words, self.word  # rule: pending until published
+        words, word = self.context.tails.words, self.word  # rule: pending until published
         end, base, position, chain, flags, salt, synced, synced_chain, last, _, start = state
         self._store(_state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, end, start)))
         words[word + END] = end
@@ -515,7 +515,7 @@ class Partition:
             self.seal()
         return self.state.active
 
-    def know(self, index: Index) -> None:
+    def adopt_index(self, index: Index) -> None:
         """Take over what a reader of this process has seen of the active segment, so that a seal need not read it."""
         if index.salt == self.state.salt and self.seen.position < index.position <= self.state.position:
             self.seen = index
@@ -525,7 +525,8 @@ class Partition:
         state = self.state
         if not state.active or state.position == HEADER_BYTES:
             return
-        if state.synced < state.position or self.home.tails.words[self.word + DIRTY]:  # rule: frames before the footer
+        # rule: frames before the footer
+        if state.synced < state.position or self.context.tails.words[self.word + DIRTY]:
             self.sync()
             state = self.state
         index = self.seen
@@ -537,7 +538,7 @@ class Partition:
         ):
             self._fail("A segment to be sealed is damaged", f"{self.path}/{segment_name(state.base)}")
         footer = index.pack_footer()  # rule: sealed after the footer
-        words, word = self.home.tails.words, self.word
+        words, word = self.context.tails.words, self.word
         try:
             self.files.write(self.descriptor, footer, state.position)
             self.files.truncate(self.descriptor, state.position + len(footer))
@@ -556,8 +557,8 @@ class Partition:
             ) from error
         self._store(state._replace(flags=state.flags | SEALED))
         words[word + SYNCING] = 0
-        if self.home.on_seal is not None:
-            self.home.on_seal()
+        if self.context.on_seal is not None:
+            self.context.on_seal()
 
     def _create(self) -> None:
         created = self.begin_segment()
@@ -618,7 +619,7 @@ class Partition:
         offset = min(offset, state.end)
         if offset > state.start:
             self._store(state._replace(start=offset))
-            self.home.tails.words[self.word + START] = offset  # rule: start before unlinking
+            self.context.tails.words[self.word + START] = offset  # rule: start before unlinking
 
     @property
     def spent(self) -> bool:
@@ -698,7 +699,7 @@ class Partition:
             self.abandon()
             return False
         except BaseException:
-            self.home.leaving[self.lock] = self
+            self.context.leaving[self.lock] = self
             self.abandon()
             raise
         return self.retire()
@@ -719,7 +720,7 @@ class Partition:
             self.lock.mutex.release()
             return not busy
         except BaseException as problem:  # noqa: BLE001  # raised below, once the mutex is released
-            self.home.leaving[self.lock] = self
+            self.context.leaving[self.lock] = self
             error = insist(self.abandon, problem)
         raise error
 

@@ -1,4 +1,4 @@
-"""Floors: what the tails of an earlier boot promise of each slot, and whether they were copied."""
+"""Previous tails: what the tails of an earlier boot promise of each slot, and whether they were copied."""
 
 from __future__ import annotations
 

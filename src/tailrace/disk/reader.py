@@ -286,7 +286,7 @@ class Reader:
             return None
         self.segment = segment
         # Behind the opening: what goes later does not change what is open.
-        self.partition.home.check_here()
+        self.partition.context.check_here()
         key = (self.partition.path, base, segment.salt)
         index = self.indexes.sealed.get(key)
         if index is None and segment.salt:
@@ -328,7 +328,7 @@ class Reader:
     def state(self) -> State | None:
         """The newest state block; a writer may be storing one right now, so a torn one is read again."""
         for _ in range(3):
-            block = self.partition.home.tails.read_block(self.partition.slot)
+            block = self.partition.context.tails.read_block(self.partition.slot)
             if block is not None:
                 return block[1] if block[2] == self.partition.incarnation else None
         return None
@@ -390,7 +390,7 @@ class Reader:
         """Refuse to read a topic that was dropped."""
         if not self.partition.alive:
             raise TopicNotFoundError("The topic was dropped.")
-        self.partition.home.check_here()
+        self.partition.context.check_here()
 
     # Damage.
 
@@ -407,7 +407,7 @@ class Reader:
         segment = self.segment
         if segment is None or segment.offset != start or segment.index is not None:
             return None
-        words, word = self.partition.home.tails.words, self.partition.word
+        words, word = self.partition.context.tails.words, self.partition.word
         block = word + (BLOCK_A if words[word + BLOCK_A] > words[word + BLOCK_B] else BLOCK_B)
         # Where frames end, by a block that may be half stored: it only says how much there is to read.
         size = words[block + BLOCK_POSITION] - segment.position

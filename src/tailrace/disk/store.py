@@ -48,8 +48,8 @@ Result = TypeVar("Result")
 # How long the flusher waits for one partition: a stopped writer there must not hold up the others.
 FLUSHER_PATIENCE_SECONDS = 0.05
 # How long an append stays away from a lock that a flush waits for: looks, each after so many seconds.
-GIVE_WAY_LOOKS = 50
-GIVE_WAY_SECONDS = 0.0001
+YIELD_LOOKS = 50
+YIELD_SECONDS = 0.0001
 CATALOG_END_WORD = word_of(CATALOG_SLOT) + END
 # How often a reader of the catalog may be overtaken by one that removes its old segments.
 CATALOG_LOOKS_MAX = 8
@@ -69,9 +69,9 @@ class Store:
         self.lock = opened.lock
         self.settings = opened.settings
         tuning = tuning._replace(journal_bytes=int(opened.settings.get("journal_bytes", tuning.journal_bytes)))
-        self.home = Context(files, path, opened.log_id, opened.tails, tuning, timeout)
-        self.home.replaceable = not self.writable
-        self.home.name_damage = self._name_damage
+        self.context = Context(files, path, opened.log_id, opened.tails, tuning, timeout)
+        self.context.replaceable = not self.writable
+        self.context.name_damage = self._name_damage
         # By slot, the first and the last record that cannot be read in a newest segment which refuses appends.
         self.unreadable: dict[int, tuple[int | None, int | None]] = {}
         self.tails = opened.tails
@@ -85,14 +85,14 @@ class Store:
         # Whether the directory has other files by now: what is written to the open ones is lost.
         self.gone = False
         self.catalog_partition = self._partition(CATALOG_PLACE)
-        self.committer = Committer(self.home, self.locate, self.is_dropped)
+        self.committer = Committer(self.context, self.locate, self.is_dropped)
         self.queue = GroupCommit(self._commit_group, self._append, self.let_go)
         self.flusher = Flusher(tuning.flush_seconds, files.monotonic, self.flush_quietly)
         self.checkpointed = files.monotonic()
         # Called after every round of the flusher, in its thread; it returns at once.
         self.on_beat: Callable[[], None] | None = None
         if self.writable and tuning.background:
-            self.home.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us())
+            self.context.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us())
         try:
             self.refresh()
             if self.writable and self.tails.words[UNRESOLVED_WORD]:
@@ -190,8 +190,8 @@ class Store:
         if not self.tails.holds(place.slot):
             raise CorruptionError("The tails file is shorter than the catalog says", path=self.tails.path)
         made = Partition(
-            self.home, place.slot, place.incarnation, place.topic_id, place.partition, f"{self.path}/{place.directory}",
-            place.segment_bytes, place.segment_age,
+            self.context, place.slot, place.incarnation, place.topic_id, place.partition,
+            f"{self.path}/{place.directory}", place.segment_bytes, place.segment_age,
         )  # fmt: skip
         return self.partitions.setdefault(place.slot, made)
 
@@ -245,9 +245,9 @@ class Store:
         if self.closed or not self.writable:
             self.check_writable()
         if partition.lock.descriptor < 0:
-            self.make_way([partition])
+            self.evict_idle([partition])
         flusher = self.flusher
-        if flusher.loop.thread is None and self.home.tuning.background:
+        if flusher.loop.thread is None and self.context.tuning.background:
             flusher.start()
         if durable == 0.0:
             if len(frames) > 1:
@@ -264,14 +264,14 @@ class Store:
 
     def _count_wait(self, began: float) -> None:
         """Count how long the caller of an append waited, whose records were counted when they were written."""
-        gauges = self.home.gauges
+        gauges = self.context.gauges
         if gauges is not None:
             gauges.waited(self.files.monotonic() - began)
 
-    def _give_way(self, partition: Partition) -> None:
+    def _yield_to_flusher(self, partition: Partition) -> None:
         """Let a flush have the lock: who appends without a pause has it back before the one who waits is awake."""
-        for _ in range(GIVE_WAY_LOOKS):
-            self.files.sleep(GIVE_WAY_SECONDS)
+        for _ in range(YIELD_LOOKS):
+            self.files.sleep(YIELD_SECONDS)
             if not partition.lock.wanted:
                 break
 
@@ -287,7 +287,7 @@ class Store:
         began: float | None = None,
     ) -> int:
         files = self.files
-        gauges = self.home.gauges
+        gauges = self.context.gauges
         now_us = now_us or files.now_us()
         size = _check_size(frames)
 
@@ -312,7 +312,7 @@ class Store:
             except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
                 error = problem  # rule: no journal lock under a partition
             # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
-            self.home.leaving[partition.lock] = partition
+            self.context.leaving[partition.lock] = partition
             while True:
                 try:
                     error = insist(partition.abandon, error)
@@ -327,7 +327,7 @@ class Store:
             if durable is not None:
                 self.flusher.within(durable)
             if partition.lock.wanted:
-                self._give_way(partition)
+                self._yield_to_flusher(partition)
         if gauges is not None:
             count = frames[0].count if len(frames) == 1 else sum([frame.count for frame in frames])
             if began is None:
@@ -362,7 +362,7 @@ class Store:
             except BaseException as problem:  # noqa: BLE001  # raised below, once the lock is released
                 error = problem
             # Nothing is called between the exception and this `try`, so that an interrupt only delays the release.
-            self.home.leaving[partition.lock] = partition
+            self.context.leaving[partition.lock] = partition
             while True:
                 try:
                     error = insist(partition.abandon, error)
@@ -431,7 +431,7 @@ class Store:
         writes = [
             Write(group[0].partition, join([frame for waiter in group for frame in waiter.frames])) for group in groups
         ]
-        gauges = self.home.gauges
+        gauges = self.context.gauges
         try:
             firsts = self.committer.commit(writes)
         except (DurabilityError, CommittedNotVisibleError):
@@ -448,7 +448,7 @@ class Store:
     def _append_together(self, group: list[Waiter]) -> None:
         """Appends of several threads to one partition: one write, one sync."""
         partition = group[0].partition
-        gauges = self.home.gauges
+        gauges = self.context.gauges
 
         def write() -> Sequence[Prepared]:
             fitting = _expecting(group, partition.state.end)
@@ -479,13 +479,13 @@ class Store:
         self.check_writable()
         if len({write.partition.slot for write in writes}) < len(writes):
             raise ValueError("A transaction takes one write for each partition.")
-        if self.home.tuning.background:
+        if self.context.tuning.background:
             self.flusher.start()
-        self.make_way([write.partition for write in writes])
+        self.evict_idle([write.partition for write in writes])
         if len(writes) == 1 and writes[0].staged is None:
             write = writes[0]
             return [self.append(write.partition, one_group(write.frames), 0.0, write.expect, write.guard)]
-        gauges = self.home.gauges
+        gauges = self.context.gauges
         merged = [
             write if len(write.frames) < 2 else write._replace(frames=one_group(write.frames)) for write in writes
         ]
@@ -524,7 +524,7 @@ class Store:
             self._count_wait(began)
         return firsts
 
-    def make_way(self, wanted: Sequence[Partition]) -> None:
+    def evict_idle(self, wanted: Sequence[Partition]) -> None:
         """Note what is about to be opened and close what was opened longest ago: descriptors stay bounded.
 
         No lock is held here, since closing a partition may have to sync it first.
@@ -532,7 +532,7 @@ class Store:
         opened = self.opened
         for partition in wanted:
             opened[partition.slot] = partition
-        surplus = len(opened) - self.home.tuning.open_partitions_max
+        surplus = len(opened) - self.context.tuning.open_partitions_max
         if surplus > 0:
             keep = {partition.slot for partition in wanted}
             for partition in [old for old in list(opened.values()) if old.slot not in keep][:surplus]:
@@ -555,7 +555,7 @@ class Store:
                 partition = self.locate(slot)
                 if partition is not None and partition.alive and not partition.failed:
                     if partition.lock.descriptor < 0:
-                        self.make_way([partition])
+                        self.evict_idle([partition])
                     self._settle(partition, timeout)
             except TopicNotFoundError:
                 continue
@@ -577,14 +577,14 @@ class Store:
 
     def flush_quietly(self) -> None:
         """What the flusher's thread does: failures are marked in the tails, where the next append meets them."""
-        gauges = self.home.gauges
+        gauges = self.context.gauges
         self.queue.look()
-        if self.home.is_gone():
+        if self.context.is_gone():
             self.gone, self.writable = True, False
         try:
             self.flush(FLUSHER_PATIENCE_SECONDS)
             now = self.files.monotonic()
-            if now - self.checkpointed > self.home.tuning.checkpoint_seconds:
+            if now - self.checkpointed > self.context.tuning.checkpoint_seconds:
                 self.checkpointed = now
                 failures = self.checkpoint()
                 if failures:
@@ -652,7 +652,7 @@ class Store:
 
     def let_go(self) -> None:
         """Release what earlier calls of this thread left locked."""
-        let_go(self.home)
+        let_go(self.context)
 
     def _give_back(self) -> None:
         try:
@@ -660,8 +660,8 @@ class Store:
                 partition.close()
             self.committer.close()
             # What is kept for as long as this store lives, as the groups of its log are, must not keep it alive.
-            self.home.name_damage = None
-            gauges, self.home.gauges = self.home.gauges, None
+            self.context.name_damage = None
+            gauges, self.context.gauges = self.context.gauges, None
             if gauges is not None:
                 gauges.close()
             self.tails.close()
@@ -676,7 +676,7 @@ class Store:
         """In a forked child: close every inherited descriptor without unlocking, which would unlock the parent."""
         self.closed = True
         self.flusher.stopped = True
-        gauges, self.home.gauges = self.home.gauges, None
+        gauges, self.context.gauges = self.context.gauges, None
         if gauges is not None:
             gauges.forget()
         for partition in list(self.partitions.values()):

@@ -1,4 +1,4 @@
-"""The worker: a thread that keeps a log tidy from time to time, in one process at a time."""
+"""Background thread: runs retention and vacuum from time to time, in one process of a log at a time."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Background:
         """End the thread, and do a last round if a segment was sealed: short-lived processes keep the disk bounded."""
         self.stop()
         store = self.engine.live
-        if self.poked and store is not None and store.writable and store.home.tuning.background:
+        if self.poked and store is not None and store.writable and store.context.tuning.background:
             self.poked = False
             if self._is_wanted() and self._is_journal_free():
                 self._round(self.engine.files.monotonic() + LAST_ROUND_SECONDS)
@@ -186,6 +186,6 @@ class Background:
 
     def _failed(self) -> None:
         store = self.engine.live
-        gauges = None if store is None else store.home.gauges
+        gauges = None if store is None else store.context.gauges
         if gauges is not None:
             gauges.failed()

@@ -179,7 +179,7 @@ class Engine:
     def _watched(self, store: Store) -> Store:
         """The same store, with the worker looking after it."""
         store.on_beat = self.worker.beat
-        store.home.on_seal = self.worker.poke
+        store.context.on_seal = self.worker.poke
         return store
 
     def _reopen(self) -> Store:
@@ -281,7 +281,7 @@ class Registry:
                 if key is not None:
                     self.engines[key] = engine
             else:
-                engine.timeout = engine.store.home.timeout = max(engine.timeout, timeout)
+                engine.timeout = engine.store.context.timeout = max(engine.timeout, timeout)
             engine.handles.add(handle)
             return engine
 

@@ -1,4 +1,4 @@
-"""Signal handlers that come into a write of their own thread, and must not wait for what it holds."""
+"""Reentrancy guard: rejects calls from a signal handler that interrupted a write in the same thread."""
 
 from __future__ import annotations
 

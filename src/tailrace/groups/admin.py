@@ -1,4 +1,4 @@
-"""Groups as an operator sees them: listing, lag, resetting, evicting, dropping; and what retention asks of them."""
+"""Group administration: listing, lag, resetting, evicting, dropping; and what retention asks of groups."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def drop(engine: Engine, name: str, *, force: bool) -> None:
         raise group.dropped() from None
     directory = members_directory(engine, group.id)
     with Tolerating():
-        # The group is gone whatever becomes of its lock files; somebody who sits down in this moment meets the drop.
+        # The group is gone whatever becomes of its lock files; a member that joins at this moment meets the drop.
         for lock in engine.files.list_directory(directory):
             with suppress(FileNotFoundError):
                 # Its member may be standing up in this moment.

@@ -1,4 +1,4 @@
-"""Shares: which member of a group reads which partition, so that shares are even and as little as possible moves."""
+"""Assignment: which member of a group reads which partition: even shares, and as few moves as possible."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Consumer(Iterable[Record]):
         with typed_failures(engine, self.group):
             known = find_group(engine, self.group)
             bounds = work_out(engine, self._wants, () if known is None else known.view().cursors)
-        self._duty = Session(engine, self.group, self._wants, bounds)
+        self._session = Session(engine, self.group, self._wants, bounds)
         self._monotonic = engine.files.monotonic
         # What a loop is handing out: its parts, the records made of them, and those that are left.
         self._parts: list[FramePart] = []
@@ -73,7 +73,7 @@ class Consumer(Iterable[Record]):
         engine.consumers.add(self)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._duty.feeds)} partitions"
+        state = "closed" if self._closed else f"{len(self._session.feeds)} partitions"
         return f"<Consumer of {', '.join(self._wants.topics)} for the group {self.group!r}: {state}>"
 
     def __reduce__(self) -> NoReturn:
@@ -125,12 +125,12 @@ class Consumer(Iterable[Record]):
                 return Batch()
             raise
         # An interrupt before this leaves the batch to the next call; none can come between this and the return.
-        self._duty.feeds.fresh = ()
+        self._session.feeds.fresh = ()
         return batch
 
     def _next_batch(self, count: int, size: int, patience: float | None) -> Batch:
         self._ask()
-        return Batch(self._next_parts(lambda: self._duty.feeds.gather(count, size), patience))
+        return Batch(self._next_parts(lambda: self._session.feeds.gather(count, size), patience))
 
     def peek(self, max_records: int = 1) -> Batch:
         """The next records without moving on: asked again, it gives the same. Empty when there are none now."""
@@ -142,7 +142,7 @@ class Consumer(Iterable[Record]):
             return Batch()
         self._push_back()
         self._attend_first()
-        feeds = self._duty.feeds
+        feeds = self._session.feeds
 
         def look() -> list[FramePart]:
             # Whose turn it is stays as it was, also when a feed fails and is asked again.
@@ -154,7 +154,7 @@ class Consumer(Iterable[Record]):
                 feeds.order = order
 
         with typed_failures(self._engine, self.group):
-            return Batch(self._duty.gather(look))
+            return Batch(self._session.gather(look))
 
     def _more(self) -> Record:
         try:
@@ -164,7 +164,7 @@ class Consumer(Iterable[Record]):
                 raise StopIteration from None
             raise
         # As in poll(): these two lines are one step, and so is the loop that takes a record and returns it.
-        self._duty.feeds.fresh = ()
+        self._session.feeds.fresh = ()
         self._left = left
         for record in left:
             return record
@@ -173,7 +173,7 @@ class Consumer(Iterable[Record]):
     def _read_ahead(self) -> Iterator[Record]:
         """Make the next records of a loop; none at the end."""
         self._ask()
-        duty, every = self._duty, self._wants.every.records
+        session, every = self._session, self._wants.every.records
         room, whole = READ_AHEAD_RECORDS, False
         if self._wants.commit == "before":
             # One by one: a death loses the record in hand and no other.
@@ -182,7 +182,7 @@ class Consumer(Iterable[Record]):
             room = max(1, min(room, every - self._since))
         else:
             whole = True
-        parts = self._next_parts(lambda: duty.feeds.gather(room, BATCH_BYTES_MAX, whole=whole), None)
+        parts = self._next_parts(lambda: session.feeds.gather(room, BATCH_BYTES_MAX, whole=whole), None)
         made: list[Record] = []
         for part in parts:
             made += records(part)
@@ -193,20 +193,20 @@ class Consumer(Iterable[Record]):
 
     def _next_parts(self, gather: Callable[[], list[FramePart]], patience: float | None) -> list[FramePart]:
         """Wait for parts, commit what is due, attend to the group; none at the end."""
-        duty = self._duty
+        session = self._session
         if self._over or self._closing:
             return []
         with typed_failures(self._engine, self.group):
-            parts = duty.wait(gather, patience, self._is_closing, self._since)
-            if duty.stored_now:
-                self._since, duty.stored_now = 0, False
+            parts = session.wait(gather, patience, self._is_closing, self._since)
+            if session.stored_now:
+                self._since, session.stored_now = 0, False
             if not parts:
-                if duty.finished:
+                if session.finished:
                     self._finish()
                 return []
             if self._wants.commit == "before":
-                duty.store(duty.feeds.positions())  # rule: stored before it is handed out
-        self._before = {feed.place: handed for feed, handed in duty.feeds.fresh}
+                session.store(session.feeds.positions())  # rule: stored before it is handed out
+        self._before = {feed.place: handed for feed, handed in session.feeds.fresh}
         self._since += sum([part.stop - part.first for part in parts])
         return parts
 
@@ -215,24 +215,24 @@ class Consumer(Iterable[Record]):
 
     def _tick(self) -> None:
         """Between two records of a loop: store cursors when that is due, and attend to the group."""
-        duty = self._duty
+        session = self._session
         self._tick_at = self._monotonic() + min(TICK_SECONDS, self._wants.every.seconds or TICK_SECONDS)
-        if not self._made or self._over or not duty.seated:
+        if not self._made or self._over or not session.joined:
             return
         with typed_failures(self._engine, self.group):
-            if self._wants.commit == "after" and duty.is_due(0):
+            if self._wants.commit == "after" and session.is_due(0):
                 # As in commit(): whoever asks for the next record has processed the last one.
                 self._committed_at = len(self._made) - length_hint(self._left)
-                duty.store(self._positions(current=True))
+                session.store(self._positions(current=True))
                 self._since = 0
-            if duty.attend():
+            if session.attend():
                 self._ask()
 
     # What is in hand.
 
     def _positions(self, *, current: bool) -> dict[Place, int]:
         """How far the partitions were handed out, with what is in hand or without it."""
-        positions = self._duty.feeds.positions()
+        positions = self._session.feeds.positions()
         if self._made:
             handed = len(self._made) - length_hint(self._left)
             in_hand = handed > 0 and not current and handed != self._committed_at
@@ -243,7 +243,7 @@ class Consumer(Iterable[Record]):
 
     def _mark(self, positions: dict[Place, int], parts: Sequence[FramePart], at: int) -> None:
         """Move `positions` to where the partitions stand once the first `at` records of these parts were handed out."""
-        by_name = self._duty.feeds.by_name
+        by_name = self._session.feeds.by_name
         end = sum([part.stop - part.first for part in parts])
         for part in reversed(parts):
             end -= part.stop - part.first
@@ -266,19 +266,19 @@ class Consumer(Iterable[Record]):
 
     def _seek_back(self, positions: Mapping[Place, int]) -> None:
         for place, offset in positions.items():
-            feed = self._duty.feeds.by_place.get(place)
+            feed = self._session.feeds.by_place.get(place)
             if feed is not None and feed.handed != offset:
                 feed.back(offset)
 
     def _tidy(self) -> None:
         """Take back what an interrupt kept from the caller, and what transactions left open."""
-        if self._duty.feeds.fresh:
-            self._duty.feeds.take_back()
+        if self._session.feeds.fresh:
+            self._session.feeds.take_back()
             self._parts, self._made, self._left = [], [], iter(())
-        if self._duty.enlistments:
-            self._duty.look_after_transactions()
-        if self._duty.leaving:
-            self._duty.stand_up()
+        if self._session.enlistments:
+            self._session.look_after_transactions()
+        if self._session.leaving:
+            self._session.release()
 
     def _drop_hand(self) -> None:
         self._parts, self._made, self._left, self._before = [], [], iter(()), None
@@ -299,13 +299,13 @@ class Consumer(Iterable[Record]):
         positions = self._positions(current=True)
         if tx is not None:
             with typed_failures(self._engine, self.group):
-                self._duty.enlist(positions, tx, self._taken_back, self._at_the_end)
+                self._session.enlist(positions, tx, self._taken_back, self._at_the_end)
         # Before it is stored: whoever says so has processed what is in hand, also when the storing is interrupted.
         self._before = None
         self._committed_at = len(self._made) - length_hint(self._left)
-        if tx is None and self._duty.seated:
+        if tx is None and self._session.joined:
             with typed_failures(self._engine, self.group):
-                self._duty.store(positions)
+                self._session.store(positions)
         self._since = 0
 
     def _commit_first(self, tx: Transaction, batch: Batch, count: int) -> None:
@@ -315,10 +315,10 @@ class Consumer(Iterable[Record]):
         """
 
         def commit() -> None:
-            positions = self._duty.feeds.positions()
+            positions = self._session.feeds.positions()
             self._mark(positions, batch.parts, count)
             with typed_failures(self._engine, self.group):
-                self._duty.enlist(positions, tx, self._taken_back, self._at_the_end)
+                self._session.enlist(positions, tx, self._taken_back, self._at_the_end)
 
         self._alone(commit)
 
@@ -326,7 +326,7 @@ class Consumer(Iterable[Record]):
         """Act on the end of a transaction as the only thread in here: another one may be closing this."""
         me = threading.get_ident()
         if self._mutex.locked():
-            if self._duty.thread == me:
+            if self._session.thread == me:
                 # It came to its end inside a call of this very thread.
                 action()
                 return
@@ -336,7 +336,7 @@ class Consumer(Iterable[Record]):
         try:
             with self._mutex:
                 # As in _alone().
-                self._duty.thread = me
+                self._session.thread = me
                 action()
         finally:
             if self._closing and self._closed_by == me:
@@ -346,7 +346,7 @@ class Consumer(Iterable[Record]):
     def _taken_back(self) -> None:
         self._drop_hand()
         # A bounded read that had come to its end goes on from there.
-        self._over, self._duty.finished = self._closed, False
+        self._over, self._session.finished = self._closed, False
 
     def seek(self, to: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Go to a place in the partitions that are this consumer's, in all or in those of a topic."""
@@ -358,7 +358,7 @@ class Consumer(Iterable[Record]):
         index = None if partition is None else parse_count(partition, "partition")
         chosen = [
             feed
-            for feed in self._duty.feeds
+            for feed in self._session.feeds
             if (names is None or feed.topic in names) and index in (None, feed.partition.index)
         ]
         if not chosen:
@@ -375,7 +375,7 @@ class Consumer(Iterable[Record]):
         if self._wants.commit == "before":
             # Here a cursor is always where the reading is, whether anything is read from there or not.
             with typed_failures(self._engine, self.group):
-                self._duty.store(self._duty.feeds.positions())
+                self._session.store(self._session.feeds.positions())
 
     def pause(self, *topics: str) -> None:
         """Hand out nothing of these topics until they are resumed; without arguments, of any."""
@@ -390,7 +390,7 @@ class Consumer(Iterable[Record]):
 
         def change() -> None:
             self._push_back()
-            self._duty.pause(chosen, paused)
+            self._session.pause(chosen, paused)
 
         self._alone(change)
 
@@ -401,7 +401,7 @@ class Consumer(Iterable[Record]):
     def _lag(self) -> Lag:
         self._attend_first()
         with typed_failures(self._engine, self.group):
-            found = self._duty.lags(self._positions(current=True))
+            found = self._session.lags(self._positions(current=True))
         return Lag(
             sum(count for count, _ in found.values()), max((age for _, age in found.values()), default=0.0), found
         )
@@ -409,39 +409,39 @@ class Consumer(Iterable[Record]):
     @property
     def assigned(self) -> list[tuple[str, int]]:
         """The partitions that are this consumer's now, by topic."""
-        return sorted(self._duty.feeds.by_name)
+        return sorted(self._session.feeds.by_name)
 
     @property
     def lost(self) -> list[Lost]:
         """Records that were removed before the group had read them, as far as this consumer met them."""
-        return list(self._duty.lost)
+        return list(self._session.lost)
 
     @property
     def member(self) -> str | None:
         """The id under which this consumer is a member of its group, None when it is not one now."""
-        seat = self._duty.seat
-        return None if seat is None else seat.id
+        membership = self._session.membership
+        return None if membership is None else membership.id
 
     def _attend_first(self) -> None:
         """Have partitions, if this consumer was not asked for anything yet, and none of a topic that was dropped."""
         if not self._over:
             with typed_failures(self._engine, self.group):
-                self._duty.sit_first()
-        feeds = self._duty.feeds
+                self._session.sit_first()
+        feeds = self._session.feeds
         feeds.remove([feed.place for feed in feeds if not feed.partition.alive])
 
     # Ending.
 
     def _finish(self) -> None:
         """The end of a bounded read: everything was processed, and others may have the partitions."""
-        if self._wants.commit == "manual" or self._duty.enlistments:
+        if self._wants.commit == "manual" or self._session.enlistments:
             # Who decides when cursors are stored may still do so: the partitions are kept until close().
             self._over = True
             return
         # Before anything else, so that whoever is interrupted here may ask again.
-        self._duty.store(self._duty.feeds.positions())
+        self._session.store(self._session.feeds.positions())
         self._over = True
-        self._duty.leave({})
+        self._session.leave({})
         self._drop_hand()
 
     def close(self) -> None:
@@ -450,17 +450,17 @@ class Consumer(Iterable[Record]):
         me = threading.get_ident()
         self._closed_by = self._closed_by or me
         self._closing = True
-        self._duty.wake()
-        if self._mutex.locked() and self._duty.thread == me:
+        self._session.wake()
+        if self._mutex.locked() and self._session.thread == me:
             # A signal handler inside another call of this very thread, which stands up when it ends.
-            if self._duty.resting:
+            if self._session.resting:
                 self._close()
             return
         with self._mutex:
-            self._duty.thread = me
+            self._session.thread = me
             if self._closed:
-                self._duty.stand_up()
-            if not self._closed or self._duty.seated:
+                self._session.release()
+            if not self._closed or self._session.joined:
                 # Not yet, or interrupted before it was done.
                 self._close()
 
@@ -468,14 +468,14 @@ class Consumer(Iterable[Record]):
         with typed_failures(self._engine, self.group):
             left = self._left
             self._tidy()
-            stores = self._wants.commit == "after" and not self._duty.enlistments
+            stores = self._wants.commit == "after" and not self._session.enlistments
             positions = self._positions(current=False) if stores else {}
-            if self._wants.commit == "before" and self._duty.storing is not None:
+            if self._wants.commit == "before" and self._session.storing is not None:
                 # What it was interrupted in storing was not handed out, and others are to have it.
-                positions = self._duty.feeds.positions()
+                positions = self._session.feeds.positions()
             self._closed = self._over = True
             self._tick_at = 0.0
-            self._duty.leave(positions)
+            self._session.leave(positions)
             # Behind it: one that was interrupted has to know again what is in hand.
             self._drop_hand()
             if self._wants.commit == "before":
@@ -496,7 +496,7 @@ class Consumer(Iterable[Record]):
 
     def forget(self) -> None:
         """In a forked child: what was inherited is closed, and every call raises ForkedError."""
-        self._duty.forget()
+        self._session.forget()
         self._drop_hand()
         self._tick_at = 0.0
         self._mutex = threading.Lock()
@@ -513,10 +513,10 @@ class Consumer(Iterable[Record]):
                 raise
 
     def __del__(self) -> None:
-        duty: Session | None = getattr(self, "_duty", None)
-        if duty is not None and (duty.seated or duty.leaving) and not self._engine.closed:
+        session: Session | None = getattr(self, "_session", None)
+        if session is not None and (session.joined or session.leaving) and not self._engine.closed:
             # Storing cursors may wait for a lock, which a finalizer must not do: to the group this is a death.
-            duty.forget()
+            session.forget()
             told = f"unclosed consumer of the group {self.group!r}: use `with`, or close()"
             warnings.warn(told, ResourceWarning, 1, self)
 
@@ -531,7 +531,7 @@ class Consumer(Iterable[Record]):
             with self._mutex:
                 # Not before it, where it would be taken from a thread that is still inside; and nothing is called
                 # between these two, so that every signal handler knows whether it came into a call of its own thread.
-                self._duty.thread = me
+                self._session.thread = me
                 if self._closed:
                     raise self._is_over()
                 try:
@@ -541,7 +541,7 @@ class Consumer(Iterable[Record]):
                     # What was read ahead belongs to somebody else by now.
                     self._drop_hand()
                     if isinstance(error, GroupNotFoundError):
-                        self._duty.dismiss()
+                        self._session.dismiss()
                     raise
         finally:
             if self._closing:
@@ -551,7 +551,7 @@ class Consumer(Iterable[Record]):
         """Close what was asked to be closed while it was in use."""
         if self._closed:
             with self._mutex:
-                self._duty.dismiss()
+                self._session.dismiss()
             return
         try:
             self.close()

@@ -32,7 +32,7 @@ class Feed:
         start = partition.start
         self.span = Span(topic, partition, engine.store.reader(partition), start if position is None else position, -1)
         # Without a cursor the group reads from whatever is the earliest record.
-        self.span.floating = position is None
+        self.span.from_earliest = position is None
         # The offset behind the last record that was handed out, and the cursor that the group has stored.
         self.handed = self.span.next
         self.stored = position
@@ -96,7 +96,7 @@ class Feed:
         span = self.span
         start = span.partition.start
         self.stream = self.rest = None
-        if span.begun or not span.floating:
+        if span.begun or not span.from_earliest:
             raise OffsetOutOfRangeError(
                 f"{span.topic}[{span.partition.index}] begins at {start}, behind {self.handed}.",
                 earliest=start,
@@ -108,13 +108,13 @@ class Feed:
         """Go to an offset."""
         self.stream = self.rest = None
         self.span.next = self.handed = offset
-        self.span.floating = False
+        self.span.from_earliest = False
 
     def back(self, offset: int) -> None:
         """Go back to where it stood; whoever has read nothing yet begins at whatever is the earliest record again."""
         self.seek(offset)
         if self.stored is None and offset == self.span.first:
-            self.span.floating, self.span.begun = True, False
+            self.span.from_earliest, self.span.begun = True, False
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -147,7 +147,7 @@ class Feeds:
         self.by_place[feed.place] = feed
         self.by_name[feed.topic, feed.partition.index] = feed
         for each in self.order:
-            each.span.thrifty = len(self.order) > FEEDS_OPEN_MAX
+            each.span.closes_between_reads = len(self.order) > FEEDS_OPEN_MAX
 
     def remove(self, places: Iterable[Place]) -> None:
         """Stop to read partitions."""

@@ -1,4 +1,4 @@
-"""The topic of a group: following it, and writing to it under a check that no other process can slip past."""
+"""The group's topic: following it, and appending to it under a check that runs under the partition lock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Membership: a seat in a group, held by a lock file, and the partitions that come and go with it.
+"""Member: a membership in a group, held by a lock file, and the partitions that it is assigned.
 
 A member lives as long as its lock file is locked, which the kernel ends with its process. Which partitions it owns is
-written in the group's topic. Everybody computes the same shares from that (shares.py): whoever has too many gives some
+written in the group's topic. Everybody computes the same shares from that (assignment.py): whoever has too many gives some
 back, whoever has too few takes what is free or was a dead member's. No member decides for another.
 """
 
@@ -111,8 +111,8 @@ class Member:
         try:
             self.group.append(record, check, durable=bool(moves))
         except GroupNotFoundError:
-            # Whoever dropped it has swept up already, so this seat takes its directory away itself.
-            self.stand_up()
+            # Whoever dropped it has swept up already, so this membership takes its directory away itself.
+            self.release()
             with Tolerating():
                 self.files.remove_directory(self.directory)
             raise
@@ -122,7 +122,7 @@ class Member:
         files.make_directory(f"{self.engine.path}/{MEMBERS}")
         files.make_directory(self.directory)
         path = f"{self.directory}/{self.id}"
-        # From here on `stand_up` gives back what there is. The watch is armed before the first look at anything, so
+        # From here on `release` gives back what there is. The watch is armed before the first look at anything, so
         # that nothing is missed, and before the lock is taken: Linux closes the highest descriptors of a dead process
         # first, and closing an event queue takes it ten milliseconds, for which the others would wait.
         self.watch = self.engine.watch(self.directory)
@@ -141,7 +141,7 @@ class Member:
         record = {"gone": [self.id], "member": self.id, "moves": _listed(moves), "lost": list(lost)}
         self.group.append(record, check, durable=bool(moves))
 
-    def stand_up(self) -> None:
+    def release(self) -> None:
         """Let go of the lock file; to the others that looks like a death. Safe to repeat after an interrupt."""
         self.epochs = {}
         if self.watch is not None:
@@ -257,7 +257,7 @@ class Member:
         self.group.append(record, check, durable=False)
         self.epochs = self.group.view().owned_by(self.id)
 
-    def bury(self, dead: Iterable[str]) -> None:
+    def remove_dead(self, dead: Iterable[str]) -> None:
         """Write down that members are gone who had nothing to take over; Stale when somebody else did."""
         gone = list(dead)
 

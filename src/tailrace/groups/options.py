@@ -1,4 +1,4 @@
-"""What a consumer was asked for: its topics, where it begins and ends, when it commits; checked and worked out."""
+"""Consumer options: topics, where to begin and end, when to commit; checked and worked out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duty: what a consumer does for its group while its user reads: it sits, shares, waits, stores and leaves."""
+"""Group session: keeps one consumer's membership, rebalances, waits for records, commits cursors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Session:
         self.wants = wants
         self.bounds = bounds
         self.feeds = Feeds()
-        self.seat: Member | None = None
+        self.membership: Member | None = None
         # Seats whose lock files are still to be given back.
         self.leaving: list[Member] = []
         self.thread = 0
@@ -82,12 +82,12 @@ class Session:
     # Being a member.
 
     @property
-    def seated(self) -> bool:
-        return self.seat is not None
+    def joined(self) -> bool:
+        return self.membership is not None
 
-    def sit(self) -> None:
+    def join(self) -> None:
         """Join the group, and store where it begins in partitions that it has no cursor for."""
-        while self.seat is None:
+        while self.membership is None:
             group = open_group(self.engine, self.name)
             try:
                 self._join(group)
@@ -95,7 +95,7 @@ class Session:
                 # Somebody was faster, or dropped the group meanwhile.
                 continue
             finally:
-                self.stand_up()
+                self.release()
         self.due_at = self._next_due()
 
     def _join(self, group: GroupLog) -> None:
@@ -104,42 +104,42 @@ class Session:
         known = state.cursors.keys() | state.owners.keys()
         moves = {place: offset for place, offset in self.bounds.starts.items() if place not in known}
         self._make_safe(moves)
-        seat = Member(self.engine, group, self.wants.topics, self.wants.member)
-        self.leaving.append(seat)
-        seat.join(moves)
-        self.seat = seat
+        membership = Member(self.engine, group, self.wants.topics, self.wants.member)
+        self.leaving.append(membership)
+        membership.join(moves)
+        self.membership = membership
 
     def sit_first(self) -> None:
         """Have partitions, if that is not done yet."""
-        if self.seat is None:
-            self.sit()
-        if self.seat is not None and self.seat.planned == UNPLANNED:
+        if self.membership is None:
+            self.join()
+        if self.membership is not None and self.membership.planned == UNPLANNED:
             self.balance({})
 
     def attend(self) -> bool:
         """Whether the shares may have changed."""
-        return self.seat is not None and self.seat.attend()
+        return self.membership is not None and self.membership.attend()
 
     def balance(self, processed: Mapping[Place, int]) -> None:
         """Give back what is too much, with its cursors as far as given, take what is due, open what was taken."""
         self._look_back()
-        seat = self.seat
-        assert seat is not None
-        seat.planned = UNPLANNED
+        membership = self.membership
+        assert membership is not None
+        membership.planned = UNPLANNED
         while True:
             try:
-                plan = seat.plan()
+                plan = membership.plan()
                 if plan.give:
                     done = {} if self.enlistments else processed
                     moves = self._moves({place: done[place] for place in plan.give if place in done})
                     self._make_safe(moves)
                     self.giving = moves
-                    seat.give(plan.give, moves, self._losses(plan.give))
-                    self._close_feeds(seat)
+                    membership.give(plan.give, moves, self._losses(plan.give))
+                    self._close_feeds(membership)
                 if plan.take:
-                    seat.take(plan)
+                    membership.take(plan)
                 elif plan.dead:
-                    seat.bury(plan.dead)
+                    membership.remove_dead(plan.dead)
             except Stale:
                 continue
             except PartitionLostError:
@@ -147,9 +147,9 @@ class Session:
                 raise
             break
         self.waiting = plan.wait
-        self._open_feeds(seat)
+        self._open_feeds(membership)
         # Last, so that what fails or is interrupted halfway is begun anew.
-        seat.planned = plan.at
+        membership.planned = plan.at
 
     def _look_back(self) -> None:
         """What was interrupted may have been written all the same: others may read partitions that were given back.
@@ -157,27 +157,27 @@ class Session:
         And where cursors were stored, the reading may have gone back since: whoever took the old ones for those that
         are stored would leave the new ones there, and what is between them would be read by nobody.
         """
-        seat = self.seat
-        if seat is None or (self.giving is None and self.storing is None):
+        membership = self.membership
+        if membership is None or (self.giving is None and self.storing is None):
             return
         try:
-            seat.group.settle()
-            seat.recall()
+            membership.group.settle()
+            membership.recall()
         except PartitionLostError:
             self.dismiss()
             raise
         if self.storing is not None:
             # Nobody else moves the cursors of this member's partitions, and these were others than those before.
-            cursors = seat.group.view().cursors
+            cursors = membership.group.view().cursors
             written = {place: offset for place, offset in self.storing.items() if cursors.get(place) == offset}
             if written:
                 self.stored(written)
             self.storing = None
-        self._close_feeds(seat)
+        self._close_feeds(membership)
 
-    def _close_feeds(self, seat: Member) -> None:
+    def _close_feeds(self, membership: Member) -> None:
         """Read no longer what is not this member's any more, or was another's in between."""
-        gone = [feed.place for feed in self.feeds if seat.epochs.get(feed.place) != feed.epoch]
+        gone = [feed.place for feed in self.feeds if membership.epochs.get(feed.place) != feed.epoch]
         self._part_with(gone, self.giving or {})
         self.giving = None
 
@@ -189,17 +189,17 @@ class Session:
             self.unstored_losses.pop(place, None)
         self.feeds.remove(places)
 
-    def _open_feeds(self, seat: Member) -> None:
-        self._close_feeds(seat)
-        missing = [place for place in seat.epochs if place not in self.feeds.by_place]
+    def _open_feeds(self, membership: Member) -> None:
+        self._close_feeds(membership)
+        missing = [place for place in membership.epochs if place not in self.feeds.by_place]
         if missing:
-            cursors = seat.group.view().cursors
+            cursors = membership.group.view().cursors
             for place in sorted(missing):
                 entry = self.engine.refresh().by_id.get(place[0])
                 if entry is None:
                     continue
                 # Whoever drops the topic may do so in this moment.
-                look = partial(self._open_feed, place, cursors.get(place), seat.epochs[place])
+                look = partial(self._open_feed, place, cursors.get(place), membership.epochs[place])
                 for feed in of_each(self.engine, [entry], look):
                     self.feeds.add(feed)
 
@@ -216,56 +216,56 @@ class Session:
         return [feed]
 
     def dismiss(self) -> None:
-        """Forget the seat, because the group did; the next call sits down again."""
-        if self.seat is not None:
-            self.leaving.append(self.seat)
-        self.seat = None
+        """Forget the membership, because the group did; the next call joins again."""
+        if self.membership is not None:
+            self.leaving.append(self.membership)
+        self.membership = None
         self.feeds.clear()
         self.waiting = []
         self.orphans.clear()
         self.giving = self.storing = None
-        self.stand_up()
+        self.release()
 
-    def stand_up(self) -> None:
+    def release(self) -> None:
         """Give back what seats hold that were left; what an interrupt leaves over, the next call does."""
         while self.leaving:
-            seat = self.leaving[-1]
-            if seat is not self.seat:
-                seat.stand_up()
-            self.leaving.remove(seat)
+            membership = self.leaving[-1]
+            if membership is not self.membership:
+                membership.release()
+            self.leaving.remove(membership)
 
     def leave(self, positions: Mapping[Place, int]) -> None:
         """Store how far the partitions were read, and leave the group."""
-        seat = self.seat
-        if seat is None:
+        membership = self.membership
+        if membership is None:
             return
         try:
             if positions:
                 self._look_back()
             moves = self._moves(positions)
             self._make_safe(moves)
-            seat.leave(moves, self.epochs_of(moves), self._losses(moves))
+            membership.leave(moves, self.epochs_of(moves), self._losses(moves))
         except GroupNotFoundError:
             # The group was dropped, and its cursors with it.
             pass
         finally:
             if not self.resting:
                 self.dismiss()
-            seat.group.release()
+            membership.group.release()
 
     def wake(self) -> None:
         """End a wait, from any thread."""
-        seat = self.seat
-        watch = None if seat is None else seat.watch
+        membership = self.membership
+        watch = None if membership is None else membership.watch
         if watch is not None:
             watch.wake()
 
     def forget(self) -> None:
         """Close what a fork copied or a finalizer met, without a word to the group."""
-        for seat in (self.seat, *self.leaving):
-            if seat is not None:
-                seat.forget()
-        self.seat = None
+        for membership in (self.membership, *self.leaving):
+            if membership is not None:
+                membership.forget()
+        self.membership = None
         self.leaving = []
         self.feeds.clear()
 
@@ -289,15 +289,15 @@ class Session:
             now = monotonic()
             if deadline is not None and now >= deadline:
                 return []
-            seat = self.seat
-            if seat is None or seat.watch is None:
+            membership = self.membership
+            if membership is None or membership.watch is None:
                 continue
             if deadline is None:
-                self._refuse_deadlock(seat)
+                self._refuse_deadlock(membership)
             step = WAIT_SECONDS_MAX if deadline is None else min(WAIT_SECONDS_MAX, deadline - now)
-            woken = woken + 1 if self._rest(seat.watch, step) else 0
+            woken = woken + 1 if self._rest(membership.watch, step) else 0
             # All events were taken in just now: whoever was woken for a record need not ask for more before it has it.
-            seat.listened = monotonic()
+            membership.listened = monotonic()
             if woken > WAKES_FOR_OTHERS_MAX:
                 self.engine.files.sleep(REST_SECONDS)
         return []
@@ -311,13 +311,13 @@ class Session:
 
     def _attend(self, since: int) -> None:
         """Sit down, share, and store what is due; whoever asks for more has processed what it got."""
-        if self.seat is None:
+        if self.membership is None:
             self.sit_first()
             return
         if self.wants.commit == "after" and self.is_due(since):
             self.store(self.feeds.positions())
             self.stored_now = True
-        if self.seat.attend():
+        if self.membership.attend():
             self.balance(self.feeds.positions() if self.wants.commit != "manual" else {})
 
     def gather(self, gather: Callable[[], list[FramePart]]) -> list[FramePart]:
@@ -399,23 +399,23 @@ class Session:
         now = self.engine.files.now_us()
         if not all(feed.is_full(now) for feed in self.feeds):
             return False
-        if self.waiting and self.seat is not None:
+        if self.waiting and self.membership is not None:
             if bounds.stops is None:
                 return False
-            cursors = self.seat.group.follow().cursors
+            cursors = self.membership.group.follow().cursors
             return all(cursors.get(place, 0) >= bounds.stops.get(place, 0) for place in self.waiting)
         return True
 
-    def _refuse_deadlock(self, seat: Member) -> None:
+    def _refuse_deadlock(self, membership: Member) -> None:
         """Refuse to wait for partitions that only this very thread could give back."""
         if not self.waiting or len(self.feeds):
             return
         mine = {
-            duty.seat.id
+            session.membership.id
             for consumer in listed(self.engine.consumers)
-            if (duty := consumer._duty).thread == threading.get_ident() and duty.seat is not None
+            if (session := consumer._session).thread == threading.get_ident() and session.membership is not None
         }
-        owners = seat.group.view().owners
+        owners = membership.group.view().owners
         if all(place in owners and owners[place].member in mine for place in self.waiting):
             raise GroupBusyError(
                 f"Every partition is held by another consumer of the group {self.name!r} in this very thread.",
@@ -440,18 +440,18 @@ class Session:
     def store(self, positions: Mapping[Place, int]) -> None:
         """Store cursors, on disk when this returns."""
         self._look_back()
-        seat = self.seat
+        membership = self.membership
         self.due_at = self._next_due()
         self.orphans.clear()
         moves = self._moves(positions)
-        if seat is None or not (moves or self.unstored_losses):
+        if membership is None or not (moves or self.unstored_losses):
             return
         self._make_safe(moves)
         epochs = self.epochs_of(moves)
         self.storing = moves
         try:
             # rule: cursor on disk
-            seat.group.append(self._record(moves), lambda state: seat.check(state, epochs), durable=True)
+            membership.group.append(self._record(moves), lambda state: membership.check(state, epochs), durable=True)
         except PartitionLostError:
             self.dismiss()
             raise
@@ -473,7 +473,7 @@ class Session:
             feed = self.feeds.by_place.get(place)
             if feed is not None and feed.stored != offset and feed.partition.alive:
                 # A group that has read nothing of a partition yet goes on beginning at the earliest record.
-                if feed.stored is None and feed.span.floating and offset == feed.span.first:
+                if feed.stored is None and feed.span.from_earliest and offset == feed.span.first:
                     continue
                 moves[place] = offset
         return moves
@@ -515,14 +515,14 @@ class Session:
     ) -> None:
         """Make cursors a part of a transaction."""
         self._look_back()
-        if self.seat is None:
+        if self.membership is None:
             raise self._nothing_to_enlist()
         if self.orphans:  # rule: partitions given back
             # What the transaction makes of their records another member makes as well.
-            lost = self.seat.lost(sorted(self.orphans))
-            Enlisted(self, self.seat, {}, tx, taken_back, alone).failed(lost)
+            lost = self.membership.lost(sorted(self.orphans))
+            Enlisted(self, self.membership, {}, tx, taken_back, alone).failed(lost)
             raise lost
-        enlisted = Enlisted(self, self.seat, self._moves(positions), tx, taken_back, alone)
+        enlisted = Enlisted(self, self.membership, self._moves(positions), tx, taken_back, alone)
         self.enlistments.append(enlisted)
         try:
             self._make_safe(enlisted.moves)
@@ -585,17 +585,17 @@ class Enlisted:
 
     def __init__(
         self,
-        duty: Session,
-        seat: Member,
+        session: Session,
+        membership: Member,
         moves: dict[Place, int],
         tx: Transaction,
         taken_back: Callable[[], None],
         alone: Alone,
     ) -> None:
-        self.duty = duty
-        self.seat = seat
+        self.session = session
+        self.membership = membership
         self.moves = moves
-        self.epochs = duty.epochs_of(moves)
+        self.epochs = session.epochs_of(moves)
         self.tx = tx
         self.taken_back = taken_back
         self.alone = alone
@@ -604,15 +604,15 @@ class Enlisted:
 
     @property
     def group(self) -> GroupLog:
-        return self.seat.group
+        return self.membership.group
 
     def record(self) -> dict[str, object]:
         """What the group's topic gets."""
-        return self.duty._record(self.moves)
+        return self.session._record(self.moves)
 
     def check(self, state: GroupState) -> None:
         """Refuse what belongs to another member by now."""
-        self.seat.check(state, self.epochs)  # rule: epoch in a transaction
+        self.membership.check(state, self.epochs)  # rule: epoch in a transaction
 
     def check_now(self) -> None:
         """The same, before anything is created for the transaction; its own check is made under the group's lock."""
@@ -633,35 +633,35 @@ class Enlisted:
 
     def settle(self) -> None:
         """Act on how the transaction ended, once; one thread at a time, as everything here."""
-        duty = self.duty
+        session = self.session
         if self.settled:
             # By whoever closed the consumer while the transaction was at its end.
             return
         if self.committed:
-            duty.stored(self.moves)
+            session.stored(self.moves)
         else:
             self.taken_back()
             if self.lost:
-                duty.dismiss()
-            if duty.seat is self.seat:
+                session.dismiss()
+            if session.membership is self.membership:
                 self._go_back()
         # Last, so that what is interrupted halfway is begun anew.
         self.settled = True
-        if self in duty.enlistments:
-            duty.enlistments.remove(self)
+        if self in session.enlistments:
+            session.enlistments.remove(self)
 
     def _go_back(self) -> None:
-        duty = self.duty
+        session = self.session
         try:
-            with typed_failures(duty.engine, duty.name):
+            with typed_failures(session.engine, session.name):
                 # The outcome may be unknown, so that the stored cursors are asked for.
                 self.group.settle()  # rule: unknown outcome decided
                 cursors = self.group.view().cursors
         except TailraceError:
-            # The error of the transaction is the one to tell; whoever goes on sits down again and meets this one.
-            duty.dismiss()
+            # The error of the transaction is the one to tell; a caller that goes on joins again and meets this one.
+            session.dismiss()
             return
-        for feed in duty.feeds:
+        for feed in session.feeds:
             cursor = cursors.get(feed.place)
             feed.stored = cursor
             feed.back(feed.span.first if cursor is None else cursor)

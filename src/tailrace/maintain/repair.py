@@ -1,4 +1,4 @@
-"""Repairing: what is damaged goes into quarantine, a placeholder names what is lost, and the log goes on."""
+"""Repair: what is damaged goes into quarantine, a placeholder names what is lost, and the log goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inventory: the segments that a store holds, as retention sees them, remembered between two looks."""
+"""Segments as retention sees them: what a store holds, remembered between two looks."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ RECENT_SECONDS = 10
 def stats(engine: Engine) -> Stats:
     """The whole log in numbers, over all its processes."""
     store = engine.store
-    gauges = store.home.gauges
+    gauges = store.context.gauges
     if gauges is not None:
         gauges.beat()
     survey = _survey_of(store)
@@ -63,7 +63,7 @@ def stats(engine: Engine) -> Stats:
     full_in = _full_in(free, totals.bytes_per_second, [(entry, survey.sizes(entry)) for entry in entries])
     return Stats(
         path=store.path,
-        id=store.home.log_id.hex(),
+        id=store.context.log_id.hex(),
         topics=len(entries),
         partitions=sum(len(entry.slots) for entry in entries),
         records=sum(size.records for size in sizes),
@@ -328,7 +328,7 @@ class PartitionSurvey:
             return JournalInfo()
         file = self.journal_file
         if file is None or file.number != numbers[-1]:
-            file = self.journal_file = JournalFile(self.files, directory, numbers[-1], self.store.home.log_id)
+            file = self.journal_file = JournalFile(self.files, directory, numbers[-1], self.store.context.log_id)
         used = 0
         try:
             file.open()

@@ -227,10 +227,10 @@ class Vacuum:
         def seal() -> None:
             if partition.state.base == base:
                 if index is not None:
-                    partition.know(index)
+                    partition.adopt_index(index)
                 partition.seal()
 
-        self.store.make_way([partition])
+        self.store.evict_idle([partition])
         try:
             self.store.inside(partition, seal, self.timeout)
         except ORDINARY:
@@ -244,7 +244,7 @@ class Vacuum:
             entry = self.store.catalog.by_name.get(group_topic(group))
             partition = None if entry is None else self.inventory.partition(entry, 0)
             if partition is not None and partition.safe < partition.end:
-                self.store.make_way([partition])
+                self.store.evict_idle([partition])
                 try:
                     self.store.inside(partition, partition.settle, self.timeout)
                 except ORDINARY as error:

@@ -1,4 +1,4 @@
-"""Verifying: every stored byte read again and compared with its checksums, footers and neighbours."""
+"""Verification: every stored byte read again and compared with its checksums, footers and neighbours."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ class _Verifier:
         """The headers: entries end where they no longer fit, so that nothing else can be told from them."""
         directory = f"{self.store.path}/journal"
         for number in journal_numbers(self.files, directory):
-            file = JournalFile(self.files, directory, number, self.store.home.log_id)
+            file = JournalFile(self.files, directory, number, self.store.context.log_id)
             try:
                 file.open()
             except FileNotFoundError:

@@ -46,7 +46,7 @@ class Follower:
         self.known: dict[str, TopicEntry] = {}
         self.spans: list[Span] = []
         # Of very many spans those that keep their file open, the one that was read last at the end.
-        self.warm: dict[Span, None] = {}
+        self.recently_open: dict[Span, None] = {}
         # Whether the request was applied; what is made after that is read from its beginning.
         self.begun = False
         # Whether any topic was found that has the partitions which are asked for.
@@ -89,11 +89,11 @@ class Follower:
                 if not engine.rest(watch, patience, clear=False):
                     for_others = 0
                     # Of a log that was removed nothing will ever come.
-                    engine.store.home.check_here()
+                    engine.store.context.check_here()
                     continue
                 for_others += 1
                 if for_others > WAKES_FOR_OTHERS_MAX:
-                    engine.store.home.check_here()
+                    engine.store.context.check_here()
                     engine.files.sleep(REST_SECONDS)
         finally:
             watch.close()
@@ -163,7 +163,7 @@ class Follower:
             self.spans = sorted([*self.spans, *added], key=lambda span: (span.topic, span.partition.index))
         if len(self.spans) > READERS_OPEN_MAX:
             for span in self.spans:
-                if span not in self.warm:
+                if span not in self.recently_open:
                     span.reader.close()
         else:
             for span in added:
@@ -173,10 +173,10 @@ class Follower:
         for span in self.spans:
             if span.topic in gone:
                 span.reader.close()
-                self.warm.pop(span, None)
+                self.recently_open.pop(span, None)
         self.spans = [span for span in self.spans if span.topic not in gone]
         for span in self.spans:
-            span.thrifty = False
+            span.closes_between_reads = False
         for name in gone:
             del self.known[name]
             self.left(name)
@@ -235,12 +235,12 @@ class Follower:
         """
         many = len(spans) > READERS_OPEN_MAX
         for span in spans:
-            span.thrifty = many and self.request.by_time
-            self.warm.pop(span, None)
+            span.closes_between_reads = many and self.request.by_time
+            self.recently_open.pop(span, None)
         if not many:
-            self.warm.update(dict.fromkeys(spans))
-        for span in [*self.warm][: max(0, len(self.warm) - (0 if many else READERS_OPEN_MAX))]:
-            del self.warm[span]
+            self.recently_open.update(dict.fromkeys(spans))
+        for span in [*self.recently_open][: max(0, len(self.recently_open) - (0 if many else READERS_OPEN_MAX))]:
+            del self.recently_open[span]
             span.reader.close()
         return many
 

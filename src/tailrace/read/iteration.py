@@ -1,4 +1,4 @@
-"""The cursor: one pass over a scan, and the iterators that hand out what it finds."""
+"""Iteration: one pass over a scan, and the iterators that hand out what it finds."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Cursor:
         self.generation = engine.generation
         self.mutex = threading.Lock()
         self.places = IterationPlaces(request.reverse)
-        self.gauges: Gauges | None = None if engine.closed else engine.store.home.gauges
+        self.gauges: Gauges | None = None if engine.closed else engine.store.context.gauges
         self.rest: FramePart | None = None
         self.error: Exception | None = None
         self.parts = _parts(engine, request, self.places, follow, timeout, closed)

@@ -1,4 +1,4 @@
-"""The selection: the spans of everything that a scan asks for, be it one topic or all that a pattern matches."""
+"""The request: the spans of everything that a scan asks for, be it one topic or all that a pattern matches."""
 
 from __future__ import annotations
 

@@ -69,7 +69,17 @@ class Span:
     """The records of one partition from `first` up to `stop`; `next` moves as they are handed out."""
 
     __slots__ = (
-        "begun", "first", "floating", "next", "partition", "reader", "skipped", "stop", "thrifty", "topic", "until",
+        "begun",
+        "closes_between_reads",
+        "first",
+        "from_earliest",
+        "next",
+        "partition",
+        "reader",
+        "skipped",
+        "stop",
+        "topic",
+        "until",
         "word",
     )  # fmt: skip
 
@@ -82,10 +92,10 @@ class Span:
         # The time at which a follower stops; None when it is an offset, or never.
         self.until: int | None = None
         # Whether it begins at whatever is the earliest record, so that a trim may move it before the first record.
-        self.floating = False
+        self.from_earliest = False
         self.begun = False
         # Whether it keeps no file open between two turns.
-        self.thrifty = False
+        self.closes_between_reads = False
         # Where damage is noted that is left out; None when it is an error.
         self.skipped: list[Damage] | None = None
         # Where the partition's end stands among the words of the tails.
@@ -95,7 +105,9 @@ class Span:
         """Parts from `next` up to an offset, frame by frame."""
         while self.next < stop:
             try:
-                for column, after in self._turn(stop) if self.thrifty else self.reader.pieces(self.next, stop):
+                for column, after in (
+                    self._turn(stop) if self.closes_between_reads else self.reader.pieces(self.next, stop)
+                ):
                     part = self._cut(column, after, self.next, stop)
                     if part is not None:
                         self.begun = True
@@ -103,7 +115,7 @@ class Span:
                     self.next = min(after, stop)
             except OffsetOutOfRangeError:
                 earliest = self.partition.start
-                if self.begun or not self.floating or earliest <= self.next:
+                if self.begun or not self.from_earliest or earliest <= self.next:
                     raise
                 self.next = earliest
             except CorruptionError as error:
@@ -145,7 +157,7 @@ class Span:
             try:
                 for column, after in self.reader.pieces_reverse(self.next, stop):
                     part = self._cut(column, after, self.next, self.stop)
-                    if self.thrifty:
+                    if self.closes_between_reads:
                         # The pieces of a stretch are in memory.
                         self.reader.close()
                     if part is not None:
@@ -153,7 +165,7 @@ class Span:
                 return
             except OffsetOutOfRangeError:
                 # What was trimmed meanwhile is no longer among the records from the earliest on.
-                if not self.floating:
+                if not self.from_earliest:
                     raise
                 return
             except CorruptionError as error:
@@ -203,7 +215,7 @@ class Span:
     def _read_count(self, start: int, stop: int) -> int:
         """How many records are read from an offset up to another; where no segment holds them, this says why."""
         piece = Span(self.topic, self.partition, self.reader, start, stop)
-        piece.floating = self.floating and start == self.first
+        piece.from_earliest = self.from_earliest and start == self.first
         return sum(part.stop - part.first for part in piece.forward(stop))
 
 
@@ -233,11 +245,11 @@ def resolve_each(engine: Engine, entries: Sequence[TopicEntry], request: Request
     many = len(spans) > READERS_OPEN_MAX
     if isinstance(request.last, int):
         for span in spans:
-            span.thrifty = many
+            span.closes_between_reads = many
         keep_last(spans, request.last)
     for span in spans:
         # One after the other needs one file at a time; `one_by_one` closes each behind itself.
-        span.thrifty = many and request.by_time
+        span.closes_between_reads = many and request.by_time
         span.first = span.next
     return spans
 
@@ -267,7 +279,7 @@ def open_span(engine: Engine, entry: TopicEntry, index: int, request: Request) -
             time = engine.files.now_us() - round(request.last * 1e6)
             span.next = min(max(offset_at(reader, time, skip), start), end)
         elif point.kind == "earliest" or (point.kind == "offsets" and index not in point.offsets):
-            span.floating = True
+            span.from_earliest = True
         else:
             span.next = _place(point, index, reader, start, end, skip)
             if not start <= span.next <= end:
@@ -290,7 +302,7 @@ def keep_last(spans: Sequence[Span], count: int) -> None:
         (span,) = spans
         guess = Span(span.topic, span.partition, span.reader, max(span.next, span.stop - count), span.stop)
         if guess.count() == guess.stop - guess.next:
-            span.next, span.floating = guess.next, span.floating and guess.next == span.next
+            span.next, span.from_earliest = guess.next, span.from_earliest and guess.next == span.next
             return
     noted = [span.skipped for span in spans]
     for span in spans:
@@ -315,7 +327,7 @@ def _move_up(spans: Sequence[Span], count: int) -> None:
     if left:
         return
     for span in spans:
-        span.next, span.floating = lows[span.topic, span.partition.index], False
+        span.next, span.from_earliest = lows[span.topic, span.partition.index], False
 
 
 def gaps(reader: Reader) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Death: a function in a child process that is killed at a point, and what became of it."""
+"""Child processes: a function that runs in a child, is killed at a named point, and what became of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steering: the real disk with a clock that can be set, and with faults at points that have names."""
+"""Faulty files: the real disk with a clock that can be set, and with faults at named points."""
 
 from __future__ import annotations
 

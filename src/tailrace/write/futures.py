@@ -1,4 +1,4 @@
-"""Pending records: groups of them on their way to their partitions, and the futures of their positions."""
+"""Futures: records on their way to their partitions in batches, and the future of each one's position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes: where the records of a topic go, and what they must be like."""
+"""The route: where the records of a topic go, and what they must be like."""
 
 from __future__ import annotations
 

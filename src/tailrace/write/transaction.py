@@ -1,4 +1,4 @@
-"""Transactions: appends to several topics that become visible together, or not at all."""
+"""The transaction: appends to several topics that become visible together, or not at all."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Copying:
         self.files = store.files
         self.store = store
         self.directory = directory
-        self.log_id = store.home.log_id.hex()
+        self.log_id = store.context.log_id.hex()
         self.taken = taken
         self.old = old
         self.tell = tell

@@ -126,7 +126,7 @@ class Backup:
         source = next(sources)
         self.files = source.store.files
         began = self.files.monotonic()
-        own = source.store.home.log_id.hex()
+        own = source.store.context.log_id.hex()
         try:
             self._prepare(source.location, own)
         except by_system() as error:
@@ -290,7 +290,7 @@ class Backup:
 
     def _copy(self, source: BackupSource) -> LogPart:
         store = source.store
-        log_id = store.home.log_id.hex()
+        log_id = store.context.log_id.hex()
         directory = f"{self.to}/{DATA}/{log_id}"
         self.files.make_directory(directory)
 

@@ -100,7 +100,7 @@ _known: dict[str, tuple[tuple[bytes, int], dict[str, TargetShape], dict[str, int
 def _every_topic(log: Log) -> tuple[dict[str, TargetShape], dict[str, int]]:
     catalog = log.engine.refresh()
     # A log that was removed and made anew has another id, and its catalog may end at the same offset.
-    now = (log.engine.store.home.log_id, catalog.offset)
+    now = (log.engine.store.context.log_id, catalog.offset)
     seen, shapes, ids = _known.get(log.location, (None, {}, {}))
     if seen != now:
         entries = [entry for name, entry in list(catalog.by_name.items()) if not is_internal(name)]

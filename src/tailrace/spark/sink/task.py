@@ -33,7 +33,7 @@ SEGMENTS_MAX = 32
 # again and again costs less than memory that grows with the task.
 WRITE_BYTES_MIN = 1 << 20
 # The largest block that teaches glibc not to give memory back: a little less than 32 MiB.
-LESSON_BYTES = (32 << 20) - 8_192
+MMAP_THRESHOLD_BYTES = (32 << 20) - 8_192
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _keep_memory() -> None:
     as long as to fill them. Once it has seen a larger block come and go it keeps up to twice as much. Other systems
     make and forget the block, whose pages are never touched.
     """
-    bytearray(LESSON_BYTES)
+    bytearray(MMAP_THRESHOLD_BYTES)
 
 
 def _unseen(location: str) -> NotALogError:

@@ -108,7 +108,7 @@ def _waiting(found: StreamingQueryProgress, log: Log | None) -> Lag:
     made: Lag = {}
     ends = [(end, source) for source in found.sources if _is_of_a_log(end := _offset(source.endOffset))]
     if log is not None and ends:
-        here = log.engine.store.home.log_id.hex()
+        here = log.engine.store.context.log_id.hex()
         ends = [(end, source) for end, source in ends if from_json(end).log == here]
         if not ends:
             raise _other_log(log)

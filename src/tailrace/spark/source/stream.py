@@ -229,7 +229,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _log_id(self) -> str:
         assert self._log is not None
-        return self._log.engine.store.home.log_id.hex()
+        return self._log.engine.store.context.log_id.hex()
 
     def _own(self, reached: StreamOffsets, stored: dict[str, Any], bounds: Bounds) -> StreamOffsets:
         """Offsets of a log, which those of Kafka are only for a user who says so."""
