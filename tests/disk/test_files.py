@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.inject import Injector
 
 from tailrace.disk import files as module
 from tailrace.disk.files import BOOT_ID_VARIABLE, BUFFERS_MAX, WAITERS_IDLE_MAX, Files
+from tests.rigs.faults.inject import Injector
 
 HOLDER = """
 import fcntl, os, sys

@@ -14,11 +14,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sim import Disk, Fail, Full, Kill, Killed, Process
 
 from tailrace.disk import gauges
 from tailrace.disk.files import BOOT_ID_VARIABLE, Files
 from tailrace.disk.gauges import Gauges, Histogram, Totals, bucket_bounds, collect
+from tests.rigs.sim import Disk, Fail, Full, Kill, Killed, Process
 
 WRITER = """
 import sys

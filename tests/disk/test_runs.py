@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.frames import HEADERS, ITEM, TIME
 
 from tailrace.disk import frame
 from tailrace.disk.codec import CodecError
@@ -17,6 +16,7 @@ from tailrace.disk.recovery import ChainEnd, follow_chain
 from tailrace.disk.runs import Run, begins_run, skim_run, take_run
 from tailrace.disk.segment import walk, whole_groups
 from tailrace.records import encode_headers
+from tests.frames import HEADERS, ITEM, TIME
 
 BASE = 1_000
 CHAIN = 77

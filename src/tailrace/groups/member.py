@@ -1,8 +1,9 @@
 """Member: a membership in a group, held by a lock file, and the partitions that it is assigned.
 
 A member lives as long as its lock file is locked, which the kernel ends with its process. Which partitions it owns is
-written in the group's topic. Everybody computes the same shares from that (assignment.py): whoever has too many gives some
-back, whoever has too few takes what is free or was a dead member's. No member decides for another.
+written in the group's topic. Every member computes the same assignment from that (assignment.py). One that has too many
+partitions gives some back; one that has too few takes free ones, or those of a dead member. No member decides for
+another.
 """
 
 from __future__ import annotations

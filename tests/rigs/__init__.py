@@ -1,0 +1,1 @@
+"""Rigs: what proves by breaking. docs/rigs.md says which one proves what."""
