@@ -68,8 +68,8 @@ def test_no_thread_that_cannot_be_started_is_waited_for(monkeypatch):
     thread.join()
     with monkeypatch.context() as patched:
         # As the system does where it has too many.
-        patched.setattr(threading, "_start_new_thread", refuse)
-        patched.setattr(threading, "_start_joinable_thread", refuse, raising=False)
+        for name in ("_start_new_thread", "_start_joinable_thread"):
+            patched.setattr(threading, name, refuse, raising=False)
         with pytest.raises(RuntimeError, match="can't start"):
             thread.start()
     thread.join()
