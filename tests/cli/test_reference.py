@@ -111,7 +111,5 @@ def test_help_imports_no_command():
         "print(*sorted(name for name in sys.modules if name.startswith('tailrace.cli.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.split() == [
-        f"tailrace.cli.{name}" for name in ("candidates", "commands", "invocation", "program")
-    ]
+    assert done.stderr.split() == [f"tailrace.cli.{name}" for name in ("app", "candidates", "grouping", "invocation")]
     assert all(name in done.stdout for name in COMMANDS)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arguments import parse_count, parse_duration
-from tailrace.bulk.plan import ReadPart, Survey, TopicBounds, plan, read, read_arrow
+from tailrace.bulk.plans import ReadPart, Survey, TopicBounds, plan, read, read_arrow
 from tailrace.bulk.staged import (
     StagedPart,
     check_present,

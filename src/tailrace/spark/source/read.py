@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from tailrace.bulk.plan import frames_of, gathered, to_arrow
+from tailrace.bulk.plans import frames_of, gathered, to_arrow
 from tailrace.errors import OffsetOutOfRangeError
 from tailrace.read.arrow import pyarrow, require
 from tailrace.spark.logs import hinted

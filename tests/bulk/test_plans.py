@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tailrace
-from tailrace.bulk import Survey, TopicBounds, plan, read, read_arrow, record_progress
-from tailrace.bulk import plan as plans
+from tailrace.bulk import Survey, TopicBounds, plan, plans, read, read_arrow, record_progress
 from tailrace.disk.files import Files
 from tailrace.errors import CorruptionError, GroupBusyError, InvalidNameError, ReadOnlyError
 from tailrace.read.arrow import schema
