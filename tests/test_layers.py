@@ -45,7 +45,7 @@ ROWS = (
 )
 STANDARD_LIBRARY_ONLY = frozenset(GROUND)
 # An edge stands on what a user can reach.
-PUBLIC = frozenset({"tailrace", "tailrace.types", "tailrace.errors"})
+PUBLIC = frozenset({"tailrace", "tailrace.types", "tailrace.errors", "tailrace.names"})
 EDGES = ("tailrace.cli", "tailrace.bench")
 # Whoever touches the file system past disk/files.py escapes the simulated disk, and with it every crash test.
 FILE_SYSTEM = frozenset({"os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile", "glob"})

@@ -13,6 +13,10 @@ from tailrace.limits import (
     TOPIC_NAME_BYTES_MAX,
 )
 
+# The file that makes a directory a log.
+IDENTITY_NAME = "tailrace.json"
+# What the names of segments end with that wait for the commit which adopts them.
+STAGED_SUFFIX = ".staged"
 INTERNAL_PREFIX = "__"
 GROUP_PREFIX = "__group."
 _ESCAPE_KEEPS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")

@@ -11,7 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import bulk, testing
-from tailrace.bulk import InlinePart, abandon, build, commit, stage, staged, sweep_staged
+from tailrace.bulk import InlinePart, abandon, build, commit, stage, sweep_staged
 from tailrace.disk import staging
 from tailrace.disk.commit import Committer
 from tailrace.disk.files import Files
@@ -23,7 +23,7 @@ from tailrace.errors import (
     StorageError,
     TopicNotFoundError,
 )
-from tests.tuning import retune
+from tests.tuning import retune, tuned
 
 BIG = [b"y" * 100_000] * 12
 HOUR_AND_MORE = 4_000.0
@@ -271,14 +271,14 @@ class TestDrops:
         assert texts(log, "b") == []
 
     def test_staging_says_so(self, log, dropping):
-        dropping(staged)
+        dropping(staging)
         with pytest.raises(TopicNotFoundError, match="dropped"):
             stage(log, "a", 0, build(["1"]))
         assert staged_files(log) == []
 
     def test_a_commit_that_copies_says_so(self, log, dropping):
         part = stage(log, "a", 0, build(["1"]))
-        dropping(staged)
+        dropping(staging)
         with pytest.raises(TopicNotFoundError, match="dropped"):
             commit(log, [part, InlinePart("a", 0, build(["2"]))])
         assert staged_files(log) == []
@@ -341,4 +341,37 @@ class TestSweeping:
         assert staged_files(log) == [named.path]
         full.clear()
         log.topic("a").append("3")
+        assert texts(log) == ["1", "2", "3"]
+
+
+class TestTheDoorOfTheStore:
+    """Commits with staged segments and markers keep descriptors bounded and are counted, as other writes are."""
+
+    def test_descriptors_stay_bounded(self, tmp_path):
+        with tuned(open_partitions_max=10), tailrace.open(tmp_path / "many") as log:
+            log.topic("wide", partitions=60)
+            before = len(os.listdir("/proc/self/fd"))
+            for batch in range(4):
+                chosen = range(batch * 15, batch * 15 + 15)
+                parts = [InlinePart("wide", index, build([f"{batch} {index}"])) for index in chosen]
+                staged = stage(log, "wide", batch * 15, build(["staged"]))
+                assert commit(log, [*parts[1:], staged], ("job", batch)).applied
+            after = len(os.listdir("/proc/self/fd"))
+        # Two descriptors a partition: its lock and its segment.
+        assert after - before < 2 * (10 + 15 + 5)
+
+    @pytest.mark.parametrize("marker", [None, ("job", 1)])
+    def test_their_records_are_counted(self, tmp_path, marker):
+        with tailrace.open(tmp_path / "counted") as log:
+            log.topic("a", partitions=2)
+            staged = stage(log, "a", 0, build(["1", "2", "3"]))
+            assert commit(log, [staged, InlinePart("a", 1, build(["4"]))], marker).applied
+        with tailrace.open(tmp_path / "counted", "r") as log:
+            stats = log.stats()
+        assert stats.appended_records == 4 + (marker is not None)
+        assert stats.appended_bytes > 0
+
+    def test_frames_beside_a_staged_segment_of_their_partition_become_one(self, log):
+        parts = [stage(log, "a", 0, build(["1"])), InlinePart("a", 0, build(["2"])), stage(log, "a", 0, build(["3"]))]
+        assert commit(log, parts).applied
         assert texts(log) == ["1", "2", "3"]

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_IDENTITY = "tailrace.json"
+from tailrace.names import IDENTITY_NAME
+
 PREFIX = "tailrace-bench-"
 
 
 def log_around(path: Path) -> Path | None:
     """The log that a directory is, or lies in; None when it is neither."""
     whole = path.resolve()
-    return next((each for each in (whole, *whole.parents) if (each / _IDENTITY).is_file()), None)
+    return next((each for each in (whole, *whole.parents) if (each / IDENTITY_NAME).is_file()), None)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from tailrace.disk.codec import codec_of
 from tailrace.disk.failures import by_system
 from tailrace.disk.frame import HEADER_BYTES, Prepared, body_fits, place, read_header
 from tailrace.disk.partition import frames_size
-from tailrace.disk.staging import Write
+from tailrace.disk.staging import Write, staged_name
 from tailrace.disk.store import one_group
 from tailrace.engine import engine as engines
 from tailrace.errors import CorruptionError, GroupBusyError, OffsetMismatchError, StorageError, TailraceError
@@ -269,7 +269,7 @@ class _Commit:
             firsts = self._transact(writes)
         except BaseException:
             # The journal may name what a commit of this process staged, and then a later one adopts it.
-            named = {f"{salt:016x}.staged" for salt in self.engine.store.committer.named}
+            named = {staged_name(salt) for salt in self.engine.store.committer.named}
             remove(self.files, [path for path in self.made if path.rpartition("/")[2] not in named])
             raise
         if firsts is None:
@@ -355,9 +355,7 @@ class _Commit:
         """The first offsets; None when another process applied the batch in between."""
         store = self.engine.store
         if self.marker is None:
-            if not any(write.staged for write in writes):
-                return store.transact(writes) if writes else []
-            return store.committer.commit(writes)
+            return store.transact(writes) if writes else []
         markers = markers_of(self.engine)
         while True:
             mark = markers.next_write(self.engine, self.application, self.batch, self.witness)
@@ -365,7 +363,7 @@ class _Commit:
                 return None
             partition, frames, expect = mark
             try:
-                firsts = store.committer.commit([*writes, Write(partition, one_group(frames), expect)])
+                firsts = store.transact([*writes, Write(partition, frames, expect)])
             except OffsetMismatchError:
                 # Another marker came first: it may be this very batch.
                 continue

@@ -17,7 +17,6 @@ from tailrace.disk.failures import by_system
 from tailrace.disk.files import Files
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
-from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.reader import lost_error
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -32,6 +31,7 @@ from tailrace.disk.tails import SAFE, START
 from tailrace.engine.engine import name_damage
 from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.limits import FRAME_RECORDS_MAX
+from tailrace.names import IDENTITY_NAME
 from tailrace.read.arrow import batch_to_arrow, schema_of
 from tailrace.read.arrow import reader as arrow_reader
 from tailrace.read.batch import Batch

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.context import storage_error
-from tailrace.disk.failures import by_system
-from tailrace.disk.frame import Header, Prepared, place, salt_chain
-from tailrace.disk.partition import salted
-from tailrace.disk.segment import HEADER_BYTES, Index, pack_header, read_segment_header, reading, walk
-from tailrace.disk.staging import Staged, discard, gone
-from tailrace.errors import CorruptionError, DurabilityError, TailraceError
+from tailrace.disk.frame import Header, Prepared, salt_chain
+from tailrace.disk.segment import HEADER_BYTES, read_segment_header, reading, walk
+from tailrace.disk.staging import Staged, StagedWriter, discard, gone
+from tailrace.errors import CorruptionError, DurabilityError
+from tailrace.names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.partition import Partition
     from tailrace.disk.store import Store
     from tailrace.engine.engine import Engine
-
-SUFFIX = ".staged"
-# Larger writes are no quicker, and may be far slower: the system then looks for larger pieces of free memory, which a
-# virtual machine has perhaps handed back to its host.
-WRITE_BYTES = 512 << 10
 
 
 class StagedPart(NamedTuple):
@@ -75,105 +67,14 @@ def prepared_again(head: Header, body: bytes) -> Prepared:
     )  # fmt: skip
 
 
-class Growing:
-    """A staged segment that is being written: nobody sees it, and without `finish` it means nothing."""
-
-    def __init__(self, partition: Partition) -> None:
-        files = self.files = partition.files
-        self.folder = partition.path
-        self.index = Index(salted(files))
-        self.path = f"{partition.path}/{self.index.salt:016x}{SUFFIX}"
-        # Where the last frame lies, and up to where the file was written.
-        self.last = self.written = HEADER_BYTES
-        self.waiting: list[bytes] = []
-        with self._told():
-            self.descriptor: int | None = files.open(self.path, exclusive=True)
-        head = pack_header(partition.topic_id, partition.index, self.index.salt, files.now_us())
-        with self._kept():
-            files.write(self._open, head, 0)
-
-    @property
-    def bytes(self) -> int:
-        """How long its frames are."""
-        return self.index.position
-
-    def add(self, frames: Iterable[Prepared]) -> None:
-        """Put frames behind those that are there; what is not yet a large write waits for more."""
-        index = self.index
-        with self._kept():
-            for frame in frames:
-                placed = place([frame], index.span, index.chain)
-                self.last = index.position
-                index.add(frame.count, frame.span, frame.min_time, frame.max_time, placed.size, placed.chain)
-                self.waiting += placed.buffers
-                if index.position - self.written >= WRITE_BYTES:
-                    self._write()
-
-    def flush(self) -> None:
-        """Write what waits, so that its memory is free."""
-        with self._kept():
-            self._write()
-
-    def finish(self) -> Staged:
-        """Seal it; the file and its name are on disk when this returns."""
-        index = self.index
-        with self._kept():
-            self.waiting.append(index.pack_footer())
-            self._write()
-            self.files.sync_data(self._open)  # rule: combined segment
-            self.files.sync_directory(self.folder)  # rule: combined name
-        self._close()
-        name = self.path.rpartition("/")[2]
-        return Staged(name, index.salt, index.position, index.span, index.chain, self.last, index.records)
-
-    def abandon(self) -> None:
-        """Remove it, unless that was done before."""
-        if self.descriptor is not None:
-            self._close()
-            discard(self.files, self.path)
-
-    def _close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, None
-        assert descriptor is not None
-        self.files.close(descriptor)
-
-    @property
-    def _open(self) -> int:
-        assert self.descriptor is not None
-        return self.descriptor
-
-    def _write(self) -> None:
-        buffers, self.waiting = self.waiting, []
-        self.written += self.files.write_all(self._open, buffers, self.written)
-
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Whatever fails, the file does not stay."""
-        try:
-            with self._told():
-                yield
-        except BaseException:
-            self.abandon()
-            raise
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except by_system() as error:
-            if isinstance(error, TailraceError):
-                raise
-            raise storage_error(error, "staging a segment", self.path) from error
-
-
-def combine(partition: Partition, frames: Iterable[Prepared], begun: Growing | None = None) -> Staged:
+def combine(partition: Partition, frames: Iterable[Prepared], begun: StagedWriter | None = None) -> Staged:
     """Stage frames one after another, however many there are, behind those of a segment that was begun.
 
     The file and its name are on disk when this returns.
     """
-    growing = Growing(partition) if begun is None else begun
-    growing.add(frames)
-    return growing.finish()
+    writer = StagedWriter(partition) if begun is None else begun
+    writer.add(frames)
+    return writer.finish()
 
 
 def check_present(files: Files, part: StagedPart) -> None:
@@ -235,7 +136,7 @@ def sweep(engine: Engine, older_than: float) -> int:
                 continue
             for name in files.list_directory(partition.path):
                 path = f"{partition.path}/{name}"
-                if name.endswith(SUFFIX) and _created(files, path) <= oldest:
+                if name.endswith(STAGED_SUFFIX) and _created(files, path) <= oldest:
                     paths.append(path)
         return remove(files, paths)
 

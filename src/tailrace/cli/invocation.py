@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
+from tailrace.names import IDENTITY_NAME
+
 if TYPE_CHECKING:
     from tailrace import Log
     from tailrace.errors import NotALogError
@@ -19,7 +21,6 @@ Intent = Literal["read", "change", "create"]
 
 _NAMESPACE = "TAILRACE_NAMESPACE"
 _JOURNAL = "TAILRACE_JOURNAL_BYTES"
-_IDENTITY = "tailrace.json"
 # A command in a sentence that works on the log at hand, and what stands in it for a name that the caller knows.
 _COMMANDS = re.compile(r"\btailrace (read|topic|group|namespace|stats|doctor|verify|repair|vacuum|backup)\b")
 _NAMES = re.compile(r"\btailrace (topic|group) (\w+) NAME\b")
@@ -195,11 +196,11 @@ def explained(error: NotALogError, location: str, namespace: str) -> Exception:
     """The error for a log that is not there, in the words of the command line."""
     from tailrace.cli.ending import CommandError
 
-    named = error.message.partition(_IDENTITY)[0] + _IDENTITY
+    named = error.message.partition(IDENTITY_NAME)[0] + IDENTITY_NAME
     if os.path.isfile(named):
         # It is a log, and what says so is damaged.
         return CommandError("corruption", error.message, error.hint)
-    if namespace and os.path.isfile(os.path.join(location, _IDENTITY)):
+    if namespace and os.path.isfile(os.path.join(location, IDENTITY_NAME)):
         told = f"{os.path.abspath(location)} has no namespace {namespace!r}."
         message = error.message if " namespace " in error.message else told
         return CommandError(
@@ -223,4 +224,4 @@ def _found(location: str) -> str:
         names = sorted(os.listdir(location))
     except OSError as error:
         return f"cannot be listed: {error.strerror}"
-    return f"holds {names[0]!r} and no {_IDENTITY}" if names else "is an empty directory"
+    return f"holds {names[0]!r} and no {IDENTITY_NAME}" if names else "is an empty directory"

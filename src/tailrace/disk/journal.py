@@ -10,6 +10,7 @@ from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import crc32c
 from tailrace.errors import CorruptionError, DurabilityError, VersionError
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
+from tailrace.names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -26,6 +27,8 @@ PART = Struct("<IIQQQQQIIQ")
 WRITE, ADOPT = 1, 2
 FILL_BYTES = 1 << 20
 POSITION_MAX = SEGMENT_BYTES_MAX + GROUP_BYTES_MAX
+
+_STAGED = STAGED_SUFFIX.encode()
 
 
 class EntryPart(NamedTuple):
@@ -120,7 +123,7 @@ def parse_parts(payload: bytes, count: int) -> tuple[EntryPart, ...]:
 
 
 def _is_staged_name(kind: int, name: bytes) -> bool:
-    return kind == ADOPT and name.endswith(b".staged") and name.isascii() and b"/" not in name and b"\0" not in name
+    return kind == ADOPT and name.endswith(_STAGED) and name.isascii() and b"/" not in name and b"\0" not in name
 
 
 def parts_bytes(parts: Sequence[EntryPart]) -> int:

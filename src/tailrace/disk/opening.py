@@ -25,7 +25,7 @@ from tailrace.disk.tails import (
 )
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
-from tailrace.names import unescape
+from tailrace.names import IDENTITY_NAME, unescape
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tailrace.settings import Tuning
 
 FORMAT_VERSION = 1
-IDENTITY_NAME = "tailrace.json"
 IDENTITY_BYTES_MAX = 65_536
 OWN_NAMES = frozenset(
     {

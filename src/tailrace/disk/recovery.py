@@ -55,11 +55,11 @@ from tailrace.disk.tails import (
     word_of,
 )
 from tailrace.errors import CorruptionError, DurabilityError, RecoveryNeededError
+from tailrace.names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
-STAGED_SUFFIX = ".staged"
 # More directories than this are brought to disk by one sync of everything.
 PARENTS_MAX = 64
 

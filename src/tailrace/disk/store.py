@@ -18,6 +18,7 @@ from tailrace.disk.lock import Reentered, insist, let_go
 from tailrace.disk.opening import Mode, open_directory
 from tailrace.disk.partition import Partition, PendingCommit, frames_size
 from tailrace.disk.reader import Reader
+from tailrace.disk.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from tailrace.disk.segment_file import Indexes
 from tailrace.disk.staging import Write
 from tailrace.disk.tails import DIRTY, END, SAFE, UNRESOLVED_WORD, WATCHED_US_MAX, WATCHED_WORD, word_of
@@ -474,11 +475,17 @@ class Store:
             gauges.wrote(sum([frame.count for frame in frames]), frames_size(frames))
 
     def transact(self, writes: Sequence[Write]) -> list[int]:
-        """Add to several partitions, whole or absent, on disk when this returns; the first offset of each write."""
+        """Add to several partitions, whole or absent, on disk when this returns; the first offset of each write.
+
+        A partition takes one write of frames, or any number of staged segments.
+        """
         began = self.files.monotonic()
         self.check_writable()
-        if len({write.partition.slot for write in writes}) < len(writes):
-            raise ValueError("A transaction takes one write for each partition.")
+        taken: dict[int, Write] = {}
+        for write in writes:
+            before = taken.setdefault(write.partition.slot, write)
+            if before is not write and (before.staged is None or write.staged is None):
+                raise ValueError("A transaction takes one write for each partition.")
         if self.context.tuning.background:
             self.flusher.start()
         self.evict_idle([write.partition for write in writes])
@@ -498,7 +505,12 @@ class Store:
             raise
         if gauges is not None:
             frames = [frame for write in writes for frame in write.frames]
-            gauges.appended(sum([frame.count for frame in frames]), frames_size(frames), self.files.monotonic() - began)
+            staged = [write.staged for write in writes if write.staged is not None]
+            gauges.appended(
+                sum([frame.count for frame in frames]) + sum([each.records for each in staged]),
+                frames_size(frames) + sum([each.position - SEGMENT_HEADER_BYTES for each in staged]),
+                self.files.monotonic() - began,
+            )
         return firsts
 
     def extend(self, writes: Sequence[Write], durable: float | None) -> list[int]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tailrace.disk.admin import Admin
 from tailrace.disk.failures import by_system
 from tailrace.disk.files import Files
-from tailrace.disk.opening import IDENTITY_NAME
 from tailrace.disk.store import Store
 from tailrace.disk.tails import FrozenTails
 from tailrace.engine.background import Background
@@ -27,7 +26,7 @@ from tailrace.errors import (
     OpenError,
     TailraceError,
 )
-from tailrace.names import topic_not_found
+from tailrace.names import IDENTITY_NAME, topic_not_found
 from tailrace.settings import TopicSettings
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
-from tailrace.disk.opening import IDENTITY_NAME, OWN_NAMES, lacks_identity
+from tailrace.disk.opening import OWN_NAMES, lacks_identity
 from tailrace.errors import LockedError, NotALogError
-from tailrace.names import did_you_mean, escape, unescape, validate_namespace_name
+from tailrace.names import IDENTITY_NAME, did_you_mean, escape, unescape, validate_namespace_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

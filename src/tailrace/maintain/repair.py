@@ -9,7 +9,7 @@ from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
 from tailrace.disk.context import is_untyped, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.journal import JournalFile, journal_numbers, restore_names
-from tailrace.disk.opening import IDENTITY_NAME, Alone, believable_tails, read_identity, write_identity
+from tailrace.disk.opening import Alone, believable_tails, read_identity, write_identity
 from tailrace.disk.previous_tails import read_floors
 from tailrace.disk.repair.catalog import Findings, examine, rebuild, salvage, with_trims
 from tailrace.disk.repair.facts import PartitionPlan
@@ -21,7 +21,7 @@ from tailrace.disk.segment import segment_base, segment_name
 from tailrace.disk.tails import FAILED, READY_WORD, Tails, word_of
 from tailrace.errors import CorruptionError, NotALogError, StorageError
 from tailrace.limits import JOURNAL_BYTES_MIN
-from tailrace.names import group_of
+from tailrace.names import IDENTITY_NAME, group_of
 from tailrace.types import Damage, RepairReport, RepairStep
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Repair:
         if log_id is None:
             raise CorruptionError(
                 "Neither tailrace.json nor the tails nor the journal say which log this is",
-                path=f"{self.path}/tailrace.json",
+                path=f"{self.path}/{IDENTITY_NAME}",
                 hint="Nothing was changed; restore tailrace.json from a backup of this log.",
             )
         settings = {"journal_bytes": max(size or self.tuning.journal_bytes, JOURNAL_BYTES_MIN)}

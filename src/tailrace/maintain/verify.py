@@ -11,7 +11,7 @@ from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import Header, salt_chain
 from tailrace.disk.journal import SECTOR_BYTES, SECTORS, JournalFile, journal_numbers
-from tailrace.disk.opening import IDENTITY_NAME, broken_links
+from tailrace.disk.opening import broken_links
 from tailrace.disk.reader import lost_reason
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -25,7 +25,7 @@ from tailrace.disk.segment import (
 from tailrace.disk.tails import DAMAGED, END, FAILED, word_of
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.maintain.namespaces import nameless_in
-from tailrace.names import is_internal
+from tailrace.names import IDENTITY_NAME, is_internal
 from tailrace.types import Damage, VerifyReport
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tailrace
 from tailrace.errors import NotALogError, RecoveryNeededError, TailraceError
+from tailrace.names import IDENTITY_NAME
 
 if TYPE_CHECKING:
     from tailrace.log import Log
 
 IDLE_SECONDS = 5.0
 TIMEOUT_SECONDS = 60.0
-_IDENTITY_NAME = "tailrace.json"
 
 
 class _Stamp(NamedTuple):
@@ -160,7 +160,7 @@ def _close(kept: _Kept) -> None:
 
 def _stamp(path: str) -> _Stamp | None:
     try:
-        found = os.stat(f"{path}/{_IDENTITY_NAME}")
+        found = os.stat(f"{path}/{IDENTITY_NAME}")
     except OSError:
         return None
     return _Stamp(found.st_dev, found.st_ino, found.st_mtime_ns)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import tailrace
 from tailrace import bulk
 from tailrace.errors import TailraceError
+from tailrace.names import IDENTITY_NAME
 
 if TYPE_CHECKING:
     from tailrace.log import Log
@@ -76,7 +77,7 @@ class hinted:  # noqa: N801 (read as a word: with hinted())
 def _identity(log: Log) -> tuple[int, ...]:
     """What tells one directory from a later one of the same name."""
     try:
-        stat = os.stat(f"{log.location}/tailrace.json")
+        stat = os.stat(f"{log.location}/{IDENTITY_NAME}")
     except OSError:
         return ()
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns

@@ -12,6 +12,7 @@ from tailrace.disk.files import Files
 from tailrace.disk.frame import MAGIC as FRAME_MAGIC
 from tailrace.disk.journal import ENTRY_MAGIC
 from tailrace.disk.segment import HEADER_BYTES, segment_base
+from tailrace.names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -41,7 +42,7 @@ def target_of(path: str) -> Target:
     if first == "topics" and third.isdecimal():
         if segment_base(name) is not None:
             return Target("segment", second)
-        if name.endswith(".staged"):
+        if name.endswith(STAGED_SUFFIX):
             return Target("staged", second)
     if third == "catalog" and segment_base(name) is not None:
         return Target("catalog")

@@ -21,6 +21,7 @@ from tailrace.cli.prompts import confirm, counted
 from tailrace.cli.quoting import quote
 from tailrace.cli.resume import again
 from tailrace.errors import NotALogError, StorageError
+from tailrace.names import IDENTITY_NAME
 
 if TYPE_CHECKING:
     from tailrace.types import RepairReport
@@ -226,7 +227,7 @@ def _is_log(location: str) -> bool:
     if not _ESCAPED.fullmatch(os.path.basename(location)):
         # Somebody else's directory, or what a drop is removing, is not a namespace.
         return False
-    marks = ("tailrace.json", "catalog", "tails")
+    marks = (IDENTITY_NAME, "catalog", "tails")
     with _looking(location):
         if os.path.islink(location):
             # One that leads nowhere is a namespace that nobody can look at.

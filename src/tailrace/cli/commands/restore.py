@@ -15,6 +15,7 @@ from tailrace.cli.invocation import Invocation
 from tailrace.cli.output import Progress, human_size, write_object
 from tailrace.cli.resume import again
 from tailrace.errors import StorageError
+from tailrace.names import IDENTITY_NAME
 
 
 @make_command("restore")
@@ -50,7 +51,7 @@ def command(invocation: Invocation, backup: str, to: str, allow_damage: bool) ->
 
 def _left(invocation: Invocation, to: str) -> str:
     """What a restore that was interrupted leaves behind, and how to go on."""
-    if os.path.isfile(os.path.join(to, "tailrace.json")):
+    if os.path.isfile(os.path.join(to, IDENTITY_NAME)):
         return f"The backup is not changed, and {to} is a whole log: everything was restored."
     if not os.path.isdir(to):
         return f"The backup is not changed, and {to} was not made.\n{again(invocation)}"

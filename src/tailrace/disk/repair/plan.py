@@ -25,6 +25,7 @@ from tailrace.disk.segment import (
     whole_groups,
 )
 from tailrace.limits import FRAME_RECORDS_MAX
+from tailrace.names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 NEW_SUFFIX = ".new"
 # Of a segment on its way from a wrong name to its own: what stands there may have to go away first.
 MOVED_SUFFIX = ".moved"
-STAGED_SUFFIX = ".staged"
 # Staged segments that nobody committed for so long are leftovers; younger ones may still be waited for.
 STAGED_AGE_US = 3_600_000_000
 

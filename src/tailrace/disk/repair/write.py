@@ -12,13 +12,14 @@ from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import MORE, Header, Prepared, place_one, prepare_lost, salt_chain
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import PartitionPlan, SegmentPlan
-from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX, STAGED_SUFFIX
+from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX
 from tailrace.disk.repair.scan import FrameRun, Hole
 from tailrace.disk.repair.source import PatchedFile
 from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segment_base, segment_name, walk
 from tailrace.disk.tails import HAS_SEGMENT, SEALED, State
 from tailrace.errors import CorruptionError, DurabilityError
 from tailrace.limits import LOST_SPAN_MAX
+from tailrace.names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace

@@ -8,14 +8,7 @@ from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, Catalog, SlotPlac
 from tailrace.disk.copy import Settling, copy_file
 from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
-from tailrace.disk.opening import (
-    IDENTITY_NAME,
-    RESTORING_NAME,
-    make_directories,
-    sync_name,
-    write_identity,
-    write_tails,
-)
+from tailrace.disk.opening import RESTORING_NAME, make_directories, sync_name, write_identity, write_tails
 from tailrace.disk.recovery import Recovered, RecoveredLog, Recovery
 from tailrace.disk.segment import segment_name
 from tailrace.disk.syncing import sync_all
@@ -31,7 +24,7 @@ from tailrace.maintain.backup.manifest import (
 )
 from tailrace.maintain.backup.take import refuse_overlap
 from tailrace.maintain.namespaces import NAMESPACES
-from tailrace.names import escape, is_internal, topic_directory
+from tailrace.names import IDENTITY_NAME, escape, is_internal, topic_directory
 from tailrace.types import Damage, RestoreReport
 
 if TYPE_CHECKING:

@@ -9,14 +9,7 @@ from tailrace.disk.backup_point import ANY, Moment
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.context import is_untyped
 from tailrace.disk.failures import by_system
-from tailrace.disk.opening import (
-    IDENTITY_NAME,
-    LOOK_AGAIN_SECONDS,
-    broken_links,
-    make_directories,
-    read_identity,
-    sync_name,
-)
+from tailrace.disk.opening import LOOK_AGAIN_SECONDS, broken_links, make_directories, read_identity, sync_name
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, StorageError
 from tailrace.maintain.backup.logs import Copying, Old, Vanished
 from tailrace.maintain.backup.manifest import (
@@ -31,7 +24,7 @@ from tailrace.maintain.backup.manifest import (
 )
 from tailrace.maintain.backup.target import NAME_ANOTHER, PART, refuse_foreign, refuse_foreign_data, remove, unnamed
 from tailrace.maintain.namespaces import is_there, nameless_in, namespace_path
-from tailrace.names import is_internal
+from tailrace.names import IDENTITY_NAME, is_internal
 from tailrace.types import BackupReport
 
 if TYPE_CHECKING:

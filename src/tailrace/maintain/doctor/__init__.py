@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.failures import by_system
 from tailrace.disk.gauges import collect
-from tailrace.disk.opening import (
-    IDENTITY_NAME,
-    OWN_NAMES,
-    RESTORING_NAME,
-    broken_links,
-    lacks_identity,
-    read_identity,
-)
+from tailrace.disk.opening import OWN_NAMES, RESTORING_NAME, broken_links, lacks_identity, read_identity
 from tailrace.disk.repair.write import UNFINISHED_NAME
 from tailrace.engine.engine import Engine
 from tailrace.errors import CorruptionError, NotALogError, RecoveryNeededError, TailraceError, VersionError
@@ -62,7 +55,7 @@ from tailrace.maintain.doctor.surroundings import (
     check_read_only,
 )
 from tailrace.maintain.namespaces import nameless_in, namespaces_in
-from tailrace.names import is_internal
+from tailrace.names import IDENTITY_NAME, is_internal
 from tailrace.settings import Tuning
 
 if TYPE_CHECKING:

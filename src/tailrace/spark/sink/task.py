@@ -9,11 +9,11 @@ from errno import ENOENT
 from typing import TYPE_CHECKING, cast
 
 from tailrace.bulk import Frames, InlinePart, StagedPart
-from tailrace.bulk.staged import Growing, combine, remove
-from tailrace.disk.opening import IDENTITY_NAME
+from tailrace.bulk.staged import combine, remove
+from tailrace.disk.staging import StagedWriter
 from tailrace.engine import engine as engines
 from tailrace.errors import NotALogError, StorageError
-from tailrace.names import topic_directory
+from tailrace.names import IDENTITY_NAME, topic_directory
 from tailrace.spark.sink import outbox
 from tailrace.spark.sink.rows import TargetPartition
 
@@ -59,7 +59,7 @@ class Staging:
         # Where everything goes, also what is in a segment with others.
         self.places: set[TargetPartition] = set()
         # Segments that are being written; what comes for their partitions goes there and nowhere else.
-        self._growing: dict[TargetPartition, Growing] = {}
+        self._growing: dict[TargetPartition, StagedWriter] = {}
         _keep_memory()
 
     def spill(self, rows: TaskRows) -> None:
@@ -104,7 +104,7 @@ class Staging:
                 if len(self._growing) >= SEGMENTS_MAX:
                     continue
                 with self._seen():
-                    growing = self._growing[place] = Growing(self._shelf(place, rows.targets.ids[place.topic]))
+                    growing = self._growing[place] = StagedWriter(self._shelf(place, rows.targets.ids[place.topic]))
             growing.add(rows.finish(place).prepared)
             growing.flush()
             if growing.bytes >= SEGMENT_BYTES:
