@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack
 from tailrace.arguments import parse_count, parse_durable, parse_start, parse_time
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.codec import codec_of
+from tailrace.disk.columns import FramePart
 from tailrace.disk.frame import prepare_one
 from tailrace.disk.staging import Write
 from tailrace.disk.tails import END, word_of
@@ -22,8 +23,9 @@ from tailrace.errors import (
 )
 from tailrace.limits import KEY_BYTES_MAX
 from tailrace.names import validate_pattern
+from tailrace.read.batch import record_at
 from tailrace.read.span import explained, offset_at
-from tailrace.records import Position, Record, decode_headers, encode_data, encode_headers
+from tailrace.records import Position, Record, encode_data, encode_headers
 from tailrace.settings import TopicSettings
 from tailrace.types import Bounds
 from tailrace.write.intake import UNSET, check_group, check_sizes, encode_value, take_in
@@ -244,10 +246,7 @@ class Topic:
                     columns = reader.columns(frame)
                     at = columns.index_at(offset)
                     if at < columns.count and columns.offset(at) == offset:
-                        return Record(
-                            self.name, part.index, offset, columns.time(at), columns.key(at), columns.value(at),
-                            decode_headers(columns.headers(at)),
-                        )  # fmt: skip
+                        return record_at(FramePart(self.name, part.index, columns, at, at + 1), at)
             raise OffsetOutOfRangeError(
                 f"There is no record {offset} in {self.name}[{part.index}]: it holds {start} up to {end}.",
                 earliest=start,

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tailrace
 from tailrace.disk.columns import FramePart
 from tailrace.disk.frame import prepare
+from tailrace.errors import CorruptionError
 from tailrace.read.batch import Batch
 from tailrace.records import EMPTY_HEADERS, Record, decode_headers, encode_headers
 from tests.frames import TIME, gapped, parts, several
@@ -74,3 +76,30 @@ def test_repr_says_what_is_in_it() -> None:
     assert repr(Batch(both)) == "<Batch of 5 records: orders[0]@7..9, sensors[1]@20..25>"
     many = [part for number in range(9) for part in parts(prepare([b"a"], None, None, TIME), partition=number)]
     assert repr(Batch(many)).endswith("orders[3]@0..0, and 5 more>")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_headers_that_cannot_be_decoded_are_damage_however_they_are_read(tmp_path, count):
+    """Their checksum is right, so a writer of another make wrote them."""
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders")
+        topic.append("whole")
+        engine = log.engine
+        frames = prepare([b"x"] * count, None, [b"\xff\xff"] * count, 1_700_000_000_000_000)
+        engine.store.append(engine.partition(engine.entry("orders"), 0), frames, 0.0)
+        scan = topic.read()
+        ways = {
+            "get": lambda: topic.get(1),
+            "iteration": lambda: [*scan],
+            "backwards": lambda: [*topic.read(reverse=True)],
+            "batches": lambda: [record for batch in scan.batches() for record in batch],
+            "index": lambda: [batch[0] for batch in topic.read(1).batches()],
+            "arrow": scan.to_arrow,
+        }
+        for way, read in ways.items():
+            with pytest.raises(CorruptionError) as caught:
+                read()
+            error = caught.value
+            assert (error.topic, error.partition) == ("orders", 0), way
+            # Neighbouring frames may be read as one, and then the range of all of them is named.
+            assert error.first == 1 if way in ("get", "index") else error.first <= 1 <= error.last, way

@@ -66,17 +66,8 @@ class Batch(Sequence[Record]):
             raise IndexError(f"The batch has {count} records, so there is no index {index}.")
         index %= count
         number = bisect_right(self._starts, index) - 1
-        topic, partition, columns, first, _ = self.parts[number]
-        index += first - self._starts[number]
-        return Record(
-            topic,
-            partition,
-            columns.offset(index),
-            columns.time(index),
-            columns.key(index),
-            columns.value(index),
-            _decoded(self.parts[number], [columns.headers(index)])[0],
-        )
+        part = self.parts[number]
+        return record_at(part, part.first + index - self._starts[number])
 
     def __repr__(self) -> str:
         runs: dict[tuple[str, int], list[int]] = {}
@@ -118,8 +109,16 @@ def _decoded(part: FramePart, stored: Iterable[bytes]) -> list[Headers]:
         ) from error
 
 
+def record_at(part: FramePart, index: int) -> Record:
+    """Return one record of a part by its index in the frame."""
+    topic, partition, columns, _, _ = part
+    offset, time, key, value, stored = columns.row(index)
+    headers = _decoded(part._replace(first=index, stop=index + 1), [stored])[0] if stored else EMPTY_HEADERS
+    return _record((topic, partition, offset, time, key, value, headers))
+
+
 def records(part: FramePart) -> Iterator[Record]:
-    """The records of one part, column by column."""
+    """Return the records of one part, made column by column."""
     topic, partition, columns, first, stop = part
     times = columns.times_list(first, stop)
     stored = columns.headers_list(first, stop)

@@ -14,12 +14,12 @@ from tailrace.disk.columns import FramePart, Newest
 from tailrace.disk.context import storage_error
 from tailrace.disk.failures import by_system
 from tailrace.errors import ClosedError, TailraceError, ThreadError
-from tailrace.read.batch import Batch, records
+from tailrace.read.batch import Batch, record_at, records
 from tailrace.read.follow import Follower
 from tailrace.read.merge import merged, turned
 from tailrace.read.request import select
 from tailrace.read.span import READERS_OPEN_MAX, Request, Span, one_by_one
-from tailrace.records import Record, decode_headers
+from tailrace.records import Record
 
 if TYPE_CHECKING:
     from tailrace.disk.gauges import Gauges
@@ -271,8 +271,7 @@ class Records(Iterator[Record]):
     def _make(self, part: FramePart) -> list[Record]:
         topic, partition, columns, first, stop = part
         if columns.count == 1:
-            offset, time, key, value, headers = columns.row(0)
-            return [Record(topic, partition, offset, time, key, value, decode_headers(headers))]
+            return [record_at(part, 0)]
         if not self._cursor.merging:
             return [*records(part)]
         known = self._decoded.get((topic, partition))
