@@ -26,7 +26,7 @@ class TailraceSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of Spark's Kafka source; the options are checked here, when a query is loaded."""
-        from tailrace.spark.logs import hinted
+        from tailrace.spark.handles import hinted
         from tailrace.spark.source.options import parse_options
         from tailrace.spark.source.schema import default_schema
         from tailrace.spark.source.tables import is_table, table_options, with_options

@@ -13,8 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace.bulk import InlinePart, StagedPart
 from tailrace.maintain.locations import local_path
-from tailrace.spark.handles import handle_on, lent
-from tailrace.spark.logs import hinted
+from tailrace.spark.handles import handle_on, hinted, lent
 from tailrace.spark.sink import outbox
 from tailrace.spark.sink.columns import check_columns
 from tailrace.spark.sink.commit import Mark, commit_batch

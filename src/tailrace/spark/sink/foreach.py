@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailrace.engine import engine as engines
 from tailrace.maintain.locations import local_path
-from tailrace.spark.logs import hinted
+from tailrace.spark.handles import hinted
 from tailrace.spark.sink.checkpoints import keep
 from tailrace.spark.sink.options import UNWITNESSED, parse_sink_options
 

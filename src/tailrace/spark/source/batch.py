@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tailrace import bulk
 from tailrace.errors import OffsetOutOfRangeError
-from tailrace.spark.logs import hinted, reading
+from tailrace.spark.handles import hinted, reading
 from tailrace.spark.source.offsets import check_order, check_present, starts, stops
 from tailrace.spark.source.options import parse_options
 from tailrace.spark.source.plan import TailracePartition, plan_tasks

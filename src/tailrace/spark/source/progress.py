@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQuer
 from tailrace import bulk
 from tailrace.errors import SettingsMismatchError
 from tailrace.log import Log
-from tailrace.spark.logs import open_log
+from tailrace.spark.handles import open_log
 from tailrace.spark.source.offsets import IDENTITY, StreamOffsets, from_json, topics_in
 
 if TYPE_CHECKING:

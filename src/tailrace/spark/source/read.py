@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.bulk.plans import frames_of, gathered, to_arrow
 from tailrace.errors import OffsetOutOfRangeError
 from tailrace.read.arrow import pyarrow, require
-from tailrace.spark.logs import hinted
+from tailrace.spark.handles import hinted
 from tailrace.spark.source.json_values import Parser, corrupt_texts
 
 if TYPE_CHECKING:

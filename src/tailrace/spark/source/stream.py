@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailrace import bulk
 from tailrace.errors import OffsetOutOfRangeError, TopicNotFoundError
-from tailrace.spark.logs import hinted, open_log
+from tailrace.spark.handles import hinted, open_log
 from tailrace.spark.source.offsets import (
     Bounds,
     Place,
