@@ -50,7 +50,7 @@ def test_flip_some_bytes(tmp_path, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_flip_many_bytes(tmp_path, seed):
-    sweep(tmp_path, seed + 1, 300)
+    sweep(tmp_path, seed + 1, 150)
 
 
 def test_reading_goes_on_behind_the_damage(tmp_path):

@@ -16,9 +16,8 @@ def test_group_interrupt_slice(trial):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shift", range(2))
-def test_group_kills(trial, shift):
-    assert trial("group-kills", shift=shift, moments=8, states=4, length=30).faults
+def test_group_kills(trial):
+    assert trial("group-kills", moments=8, states=4, length=30).faults
 
 
 @pytest.mark.slow
