@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import pydoc
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -164,6 +166,26 @@ def test_public_names_are_few_and_real():
     tailrace = importlib.import_module("tailrace")
     assert len(tailrace.__all__) == len(set(tailrace.__all__)) <= PUBLIC_NAMES_MAX
     assert [name for name in tailrace.__all__ if not hasattr(tailrace, name)] == []
+
+
+def test_help_names_every_public_name_and_what_it_is_for():
+    tailrace = importlib.import_module("tailrace")
+    assert dir(tailrace) == sorted(tailrace.__all__)
+    told = dict(re.findall(r"^(\w+)  +(\w.+)$", tailrace.__doc__, re.MULTILINE))
+    assert told.keys() == set(tailrace.__all__)
+    shown = pydoc.render_doc(tailrace, renderer=pydoc.plaintext)
+    assert all(f"{name} " in shown and told[name] in shown for name in told)
+
+
+def test_no_two_public_classes_have_one_name():
+    found = Counter(
+        node.name
+        for path in sources().values()
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert found["Log"] == 1
+    assert [name for name, count in found.items() if count > 1] == []
 
 
 def test_every_module_says_in_one_line_what_it_holds():

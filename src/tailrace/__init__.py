@@ -1,5 +1,27 @@
 """Tailrace: a durable, partitioned log in a directory.
 
+    with tailrace.open("shop") as log:
+        log.topic("orders").append("espresso")
+        for record in log.topic("orders").read():
+            print(record.text)
+
+open         open a log, or create it: everything begins here
+repair       make a damaged log whole again, and name what is lost
+Log          an open log: its topics, transactions, groups, statistics, backups
+Topic        append to it, read from it, change its settings
+Scan         records of a topic to be read: as records, batches, Arrow, pandas, Polars or DuckDB data
+Batch        many records at once
+Record       one record: topic, partition, offset, time, key, value, headers
+Position     where a record was appended: its partition and offset
+Producer     appends in the background, with a future for each record
+Transaction  appends to several topics that become visible together, or not at all
+Consumer     reads what its group has not read yet, and commits how far it came
+bulk         for engines that work in parallel: plan reads, build and stage frames, commit them at once
+errors       every error, with a hint that says what is safe and what to do
+types        the types of arguments and results
+
+Others are imported by name: tailrace.spark (Spark's source and sink), tailrace.testing (faults for tests).
+
 PYTEST_DONT_REWRITE: a package that brings a plugin would have to be imported after pytest, or be warned of, otherwise.
 """
 
@@ -61,4 +83,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
