@@ -18,9 +18,9 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, EntryPart, JournalEntry, JournalFile, restore_names
 from tailrace.disk.previous_tails import read_floors
-from tailrace.disk.repair.journal import salvage_all
-from tailrace.disk.repair.scan import reach_behind
 from tailrace.disk.runs import skim_run
+from tailrace.disk.salvage.journal import salvage_all
+from tailrace.disk.salvage.scan import reach_behind
 from tailrace.disk.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,

@@ -13,10 +13,10 @@ from tailrace.disk.opening import Alone, believable_tails, read_identity, write_
 from tailrace.disk.previous_tails import read_floors
 from tailrace.disk.repair.catalog import Findings, examine, rebuild, salvage, with_trims
 from tailrace.disk.repair.facts import PartitionPlan
-from tailrace.disk.repair.journal import Salvaged, known_id, salvage_all
 from tailrace.disk.repair.plan import Planner
 from tailrace.disk.repair.slots import Slots, facts_of_floor
 from tailrace.disk.repair.write import QUARANTINE, UNFINISHED_NAME, Mender
+from tailrace.disk.salvage.journal import Salvaged, known_id, salvage_all
 from tailrace.disk.segment import segment_base, segment_name
 from tailrace.disk.tails import FAILED, READY_WORD, Tails, word_of
 from tailrace.errors import CorruptionError, NotALogError, StorageError

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import MORE, Prepared, place, prepare, salt_chain
-from tailrace.disk.repair.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
+from tailrace.disk.salvage.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
 
 SALT = 12_345

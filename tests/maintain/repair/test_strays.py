@@ -11,7 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import bulk
-from tailrace.disk.repair.source import READ_BYTES
+from tailrace.disk.salvage.source import READ_BYTES
 from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
 from tailrace.disk.tails import SLOT_BYTES

@@ -12,8 +12,8 @@ from tailrace.disk.frame import place, prepare, salt_chain
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import Facts, LostRange
 from tailrace.disk.repair.plan import NEW_SUFFIX, Planner
-from tailrace.disk.repair.scan import FrameRun, SegmentScan
-from tailrace.disk.repair.source import PatchedFile
+from tailrace.disk.salvage.scan import FrameRun, SegmentScan
+from tailrace.disk.salvage.source import PatchedFile
 from tailrace.disk.segment import (
     HEADER_BYTES,
     Index,

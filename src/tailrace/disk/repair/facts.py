@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.journal import EntryPart
-from tailrace.disk.repair.scan import FrameRun, Hole
+from tailrace.disk.salvage.scan import FrameRun, Hole
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace

@@ -10,8 +10,8 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, EntryPart, JournalEntry
 from tailrace.disk.repair.facts import Facts, PartitionPlan, SegmentPlan
-from tailrace.disk.repair.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
-from tailrace.disk.repair.source import READ_BYTES, PatchedFile, ends_in, footer_salt
+from tailrace.disk.salvage.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
+from tailrace.disk.salvage.source import READ_BYTES, PatchedFile, ends_in, footer_salt
 from tailrace.disk.segment import (
     HEADER_BYTES,
     UNSAID,

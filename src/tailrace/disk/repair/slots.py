@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.files import Files
     from tailrace.disk.previous_tails import PreviousTails
-    from tailrace.disk.repair.journal import Salvaged
+    from tailrace.disk.salvage.journal import Salvaged
 
 
 def facts_of_floor(floors: PreviousTails, place: SlotPlace) -> Facts:

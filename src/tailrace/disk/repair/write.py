@@ -13,8 +13,8 @@ from tailrace.disk.frame import MORE, Header, Prepared, place_one, prepare_lost,
 from tailrace.disk.partition import salted
 from tailrace.disk.repair.facts import PartitionPlan, SegmentPlan
 from tailrace.disk.repair.plan import MOVED_SUFFIX, NEW_SUFFIX
-from tailrace.disk.repair.scan import FrameRun, Hole
-from tailrace.disk.repair.source import PatchedFile
+from tailrace.disk.salvage.scan import FrameRun, Hole
+from tailrace.disk.salvage.source import PatchedFile
 from tailrace.disk.segment import HEADER_BYTES, Found, Index, pack_header, segment_base, segment_name, walk
 from tailrace.disk.tails import HAS_SEGMENT, SEALED, State
 from tailrace.errors import CorruptionError, DurabilityError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.failures import by_system
 from tailrace.disk.journal import JournalFile, journal_numbers
-from tailrace.disk.repair.journal import salvage
+from tailrace.disk.salvage.journal import salvage
 from tailrace.disk.tails import (
     DIRTY,
     END,

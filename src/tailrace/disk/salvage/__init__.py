@@ -1,0 +1,1 @@
+"""Salvage: what damaged files still hold; used by recovery and by repair."""
