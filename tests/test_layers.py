@@ -34,6 +34,7 @@ ROWS = (
     ("tailrace.cli.*", "tailrace.__main__"),
     ("tailrace.bench.*",),
     ("tailrace.spark.*",),
+    ("tailrace.pytest_plugin",),
     ("tailrace.testing.*",),
     ("tailrace",),
     ("tailrace.log", "tailrace.bulk.*"),

@@ -15,7 +15,7 @@ from tailrace.disk.failures import Tolerating, by_system, is_from_handler
 
 SOURCE = Path(__file__).parents[2] / "src" / "tailrace"
 # What is no part of the library itself, or has the signals of its process in its own hands.
-EDGES = ("cli", "bench", "spark", "testing.py", "steering.py", "death.py", "pytest_plugin.py")
+EDGES = ("cli", "bench", "spark", "testing", "pytest_plugin.py")
 
 
 def refuse(number, frame):

@@ -168,7 +168,7 @@ def test_a_poll_of_a_consumer(log, kind):
 def test_a_flush_of_a_producer(log, kind):
     error = ERRORS[kind]()
     producer = log.topic("left").producer(linger=0)
-    with held_by_another(log, "left"), raising(error), signalled_in("tailrace/producer.py", "flush"):
+    with held_by_another(log, "left"), raising(error), signalled_in("tailrace/write/producer.py", "flush"):
         future = producer.append("sent")
         with pytest.raises(type(error)) as caught:
             producer.flush()

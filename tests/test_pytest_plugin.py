@@ -18,7 +18,7 @@ from tailrace.testing import steered
 from tailrace.testing.files import target_of
 from tests.actions import append
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "testing.md"
 NOON = datetime(2030, 6, 1, 12, tzinfo=UTC)
 
@@ -177,9 +177,9 @@ def test_a_run_that_does_not_use_it_loads_nothing(tmp_path):
         import sys
 
         def test_it():
-            assert "tailrace.testing.pytest_plugin" in sys.modules
+            assert "tailrace.pytest_plugin" in sys.modules
             loaded = [name for name in sys.modules if name.startswith("tailrace.")]
-            assert loaded == ["tailrace.testing.pytest_plugin"]
+            assert loaded == ["tailrace.pytest_plugin"]
         """,
     )
     done = run_pytest(tmp_path)
