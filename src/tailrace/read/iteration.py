@@ -70,7 +70,7 @@ class IterationPlaces:
         return places
 
 
-class Cursor:
+class Iteration:
     """One pass over a scan: parts in order, for one thread at a time, in one process."""
 
     def __init__(
@@ -168,7 +168,7 @@ def _parts(
     timeout: float | None,
     closed: Callable[[], bool],
 ) -> Generator[FramePart | None, None, None]:
-    """The parts of one pass, every failure typed; not a method, so that a cursor is freed with its last reference."""
+    """The parts of one pass, every failure typed. No method: an iteration is freed with its last reference."""
     try:
         with typed_failures(engine, request.topic):
             if follow:
@@ -215,31 +215,31 @@ def typed_failures(engine: Engine, topic: str) -> Iterator[None]:
 
 
 class _Alone:
-    """A cursor entered by one thread, in the process that made it."""
+    """An iteration entered by one thread, in the process that made it."""
 
-    __slots__ = ("cursor",)
+    __slots__ = ("iteration",)
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
+    def __init__(self, iteration: Iteration) -> None:
+        self.iteration = iteration
 
     def __enter__(self) -> None:
-        cursor = self.cursor
+        iteration = self.iteration
         # Before the mutex, which a thread of the parent may have held when it forked.
-        cursor.engine.check_same(cursor.generation)
-        if not cursor.mutex.acquire(blocking=False):
+        iteration.engine.check_same(iteration.generation)
+        if not iteration.mutex.acquire(blocking=False):
             raise ThreadError("Another thread is using this iterator.")
 
     def __exit__(self, *_: object) -> None:
-        self.cursor.mutex.release()
+        self.iteration.mutex.release()
 
 
 class Records(Iterator[Record]):
-    """The records of a cursor, one by one."""
+    """The records of an iteration, one by one."""
 
-    __slots__ = ("__weakref__", "_cursor", "_decoded", "_left")
+    __slots__ = ("__weakref__", "_decoded", "_iteration", "_left")
 
-    def __init__(self, cursor: Cursor) -> None:
-        self._cursor = cursor
+    def __init__(self, iteration: Iteration) -> None:
+        self._iteration = iteration
         self._left: Iterator[Record] = iter(())
         # Of a merge the current frame of each partition, because its runs may be as short as one record.
         self._decoded: dict[tuple[str, int], tuple[object, list[Record]]] = {}
@@ -256,23 +256,23 @@ class Records(Iterator[Record]):
         return self._more()
 
     def _more(self) -> Record:
-        cursor = self._cursor
-        parts = cursor.gather(READ_AHEAD_RECORDS, whole=True)
+        iteration = self._iteration
+        parts = iteration.gather(READ_AHEAD_RECORDS, whole=True)
         made: list[Record] = []
         for part in parts:
             some = self._make(part)
-            if cursor.reverse:
+            if iteration.reverse:
                 some.reverse()
             made += some
         self._left = iter(made)
-        cursor.places.open, cursor.places.parts = (made, self._left), parts
+        iteration.places.open, iteration.places.parts = (made, self._left), parts
         return next(self._left)
 
     def _make(self, part: FramePart) -> list[Record]:
         topic, partition, columns, first, stop = part
         if columns.count == 1:
             return [record_at(part, 0)]
-        if not self._cursor.merging:
+        if not self._iteration.merging:
             return [*records(part)]
         known = self._decoded.get((topic, partition))
         if known is None or known[0] is not columns:
@@ -283,35 +283,35 @@ class Records(Iterator[Record]):
 
     def close(self) -> None:
         """End the iteration and give the descriptors back."""
-        self._cursor.close()
+        self._iteration.close()
         self.drop()
 
     def drop(self) -> None:
-        """Forget records that were read ahead, so that the next one is asked of the cursor."""
-        places = self._cursor.places
+        """Forget records that were read ahead, so that the next one is asked of the iteration."""
+        places = self._iteration.places
         places.positions, places.parts = places.now(), ()
         places.open[0].clear()
 
 
 class Batches(Iterator[Batch]):
-    """The records of a cursor, many at a time."""
+    """The records of an iteration, many at a time."""
 
-    __slots__ = ("_cursor", "_max_records")
+    __slots__ = ("_iteration", "_max_records")
 
-    def __init__(self, cursor: Cursor, max_records: int) -> None:
-        self._cursor = cursor
+    def __init__(self, iteration: Iteration, max_records: int) -> None:
+        self._iteration = iteration
         self._max_records = max_records
 
     def __next__(self) -> Batch:
-        parts = self._cursor.gather(self._max_records)
+        parts = self._iteration.gather(self._max_records)
         if not parts:
             raise StopIteration
-        self._cursor.places.passed(parts)
-        return Batch([turned(part) for part in parts] if self._cursor.reverse else parts)
+        self._iteration.places.passed(parts)
+        return Batch([turned(part) for part in parts] if self._iteration.reverse else parts)
 
     def close(self) -> None:
         """End the iteration and give the descriptors back."""
-        self._cursor.close()
+        self._iteration.close()
 
 
 _live: weakref.WeakSet[Records] = weakref.WeakSet()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from tailrace.arguments import StartPoint, parse_count, parse_duration, parse_flag, parse_last, parse_start
 from tailrace.errors import ClosedError
 from tailrace.names import is_pattern
-from tailrace.read.iteration import Batches, Cursor, IterationPlaces, Records, typed_failures
+from tailrace.read.iteration import Batches, Iteration, IterationPlaces, Records, typed_failures
 from tailrace.read.request import Offsets, is_positions, parse_positions, select
 from tailrace.read.span import Request
 from tailrace.records import Record
@@ -144,11 +144,11 @@ class Scan(Iterable[Record]):
 
     def first(self) -> Record | None:
         """The first record, or None when there is none."""
-        cursor = self._start(1)
+        iteration = self._start(1)
         try:
-            return next(Records(cursor), None)
+            return next(Records(iteration), None)
         finally:
-            cursor.close()
+            iteration.close()
 
     def count(self) -> int:
         """How many records there are; footers and headers tell, the records are not read."""
@@ -173,14 +173,14 @@ class Scan(Iterable[Record]):
         flags = (("by time", request.by_time), ("newest first", request.reverse), ("following", self._follow))
         return f"<Scan of {request.topic!r}: {', '.join([*told, *(text for text, flag in flags if flag)])}>"
 
-    def _start(self, limit: int | None = None) -> Cursor:
+    def _start(self, limit: int | None = None) -> Iteration:
         limits = [each for each in (limit, self._limit) if each is not None]
-        cursor = Cursor(
+        iteration = Iteration(
             self._engine, self._asked(), min(limits, default=None), self._follow, self._timeout, self._closed
         )
-        # Not the cursor, whose files are closed as soon as its iterator is let go.
-        self._places = cursor.places
-        return cursor
+        # Not the iteration, whose files are closed as soon as its iterator is let go.
+        self._places = iteration.places
+        return iteration
 
     def _asked(self) -> Request:
         """The request of a new pass, with a list of its own for what it leaves out."""
@@ -190,9 +190,9 @@ class Scan(Iterable[Record]):
     def _arrow_batches(self) -> Iterator[Any]:
         from tailrace.read.merge import parts_to_arrow
 
-        cursor = self._start()
-        while parts := cursor.gather(BATCH_RECORDS_DEFAULT):
-            cursor.places.passed(parts)
+        iteration = self._start()
+        while parts := iteration.gather(BATCH_RECORDS_DEFAULT):
+            iteration.places.passed(parts)
             made = parts_to_arrow(parts, reverse=self._request.reverse)
             # Not to be held while the next ones are read: a stream should need the memory of one batch.
             del parts
