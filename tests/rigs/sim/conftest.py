@@ -57,6 +57,10 @@ def bench() -> Iterator[GroupBench]:
 
 @pytest.fixture(autouse=True)
 def no_leftovers() -> Iterator[None]:
-    """Let no later test meet what the processes of this one left."""
+    """Let no later test meet what the processes of this one left.
+
+    What earlier tests of other kinds left in memory is not looked at again each time: that would be most of the work.
+    """
+    gc.freeze()
     yield
     gc.collect()
