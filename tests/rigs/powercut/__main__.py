@@ -37,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="go on with other seeds until this time is over")
     parser.add_argument("--seed", type=int, help="repeats the choice of states")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts there as well")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write-readme", action="store_true", help="put the tables into README.md and docs/durability.md")
     parser.add_argument("--replay", type=Path, metavar="DIRECTORY", help="check the states of a kept record once more")
     parser.add_argument("--list", action="store_true", help="name the systems")
     return parser
@@ -111,9 +111,10 @@ def finish(
     if given.json is not None:
         given.json.write_text(report.as_json(rows, skipped, seed), encoding="utf-8")
     if given.write_readme and wrong:
-        print("README.md is left as it is.")
+        print("README.md and docs/durability.md are left as they are.")
     elif given.write_readme:
-        report.write_block(ROOT / "README.md", report.block(rows, file_systems, seed))
+        report.write_block(ROOT / "README.md", report.block(rows, file_systems, seed, short=True))
+        report.write_block(ROOT / "docs" / "durability.md", report.block(rows, file_systems, seed))
     states, again = sum(row.states for row in rows), sum(row.states_again for row in rows)
     unmounted = sum(row.unmounted for row in rows)
     ours = [row for row in rows if by_key[row.key].promised]

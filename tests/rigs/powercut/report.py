@@ -1,4 +1,4 @@
-"""The report: a table for a person, the same as JSON, and the block of the README that is made by the command."""
+"""The report: a table for a person, the same as JSON, and the tables of README.md and docs/durability.md."""
 
 from __future__ import annotations
 
@@ -44,15 +44,23 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def block(rows: Sequence[Row], file_systems: Sequence[str], seed: int) -> str:
-    """What stands between the marks in the README."""
+def defaults(rows: Sequence[Row]) -> list[Row]:
+    """One setting of each system: the one that it is listed with first, its default."""
+    first: dict[str, str] = {}
+    for row in rows:
+        first.setdefault(row.label, row.key)
+    return [row for row in rows if first[row.label] == row.key]
+
+
+def block(rows: Sequence[Row], file_systems: Sequence[str], seed: int, *, short: bool = False) -> str:
+    """What stands between the marks: every setting in docs/durability.md, a row for each system in README.md."""
     states, unmounted = sum(row.states for row in rows), sum(row.unmounted for row in rows)
     names = " and ".join(file_systems)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return "\n".join(
         (
             BEGIN,
-            table(rows, file_systems),
+            table(defaults(rows) if short else rows, file_systems),
             "",
             f"Made by `{COMMAND}` on {today}: {states:,} cuts under a real {names}, Linux {_kernel()}, seed {seed}."
             + (f" After {unmounted:,} more the file system itself could not be mounted again." if unmounted else ""),
@@ -65,14 +73,14 @@ def _kernel() -> str:
     return ".".join(platform.release().split(".")[:2])
 
 
-def write_block(readme: Path, text: str) -> None:
+def write_block(page: Path, text: str) -> None:
     """Replace what stands between the marks."""
-    whole = readme.read_text(encoding="utf-8")
+    whole = page.read_text(encoding="utf-8")
     if whole.count(BEGIN) != 1 or whole.count(END) != 1:
-        raise ValueError(f"{readme} must have {BEGIN} and {END} once each.")
+        raise ValueError(f"{page} must have {BEGIN} and {END} once each.")
     before, _, rest = whole.partition(BEGIN)
     _, _, after = rest.partition(END)
-    readme.write_text(before + text + after, encoding="utf-8")
+    page.write_text(before + text + after, encoding="utf-8")
 
 
 def as_json(rows: Sequence[Row], skipped: Sequence[str], seed: int) -> str:

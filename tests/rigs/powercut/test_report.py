@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.rigs.powercut.campaign import Row
 from tests.rigs.powercut.record import State
 from tests.rigs.powercut.report import BEGIN, END, block, write_block
-from tests.rigs.powercut.rig import Checked
+from tests.rigs.powercut.rig import ROOT, Checked
 from tests.rigs.powercut.systems import Verdict, all_systems
 
 
@@ -23,6 +23,23 @@ def test_the_table_goes_between_its_marks(tmp_path):
     assert "old table" not in text
     assert "| A 1 | default | 5 of 5 | 0 of 7 |" in text
     assert "| B 2 | told | **3 of 5** | 2 of 7; unreadable after 1 |" in text
+
+
+def test_the_readme_has_one_row_for_each_system_and_the_page_has_every_setting():
+    rows = [
+        Row("a", "A 1", "default", "ext4", states=7, worst_acknowledged=5, worst_survived=5),
+        Row("a", "A 1", "default", "xfs", states=7, worst_acknowledged=5, worst_survived=5),
+        Row("a-full", "A 1", "told FULL", "ext4", states=7, worst_acknowledged=6, worst_survived=6),
+    ]
+    short, whole = (block(rows, ["ext4", "xfs"], 1, short=each) for each in (True, False))
+    assert "| A 1 | default | 5 of 5 | 0 of 7 | 5 of 5 | 0 of 7 |" in short
+    assert "told FULL" not in short
+    assert "| A 1 | told FULL | 6 of 6 | 0 of 7 | not run |  |" in whole
+    # The cuts of all settings are counted in both.
+    assert "21 cuts" in short
+    assert "21 cuts" in whole
+    for page in ("README.md", "docs/durability.md"):
+        assert (ROOT / page).read_text("utf-8").count(BEGIN) == 1
 
 
 def test_rows_of_two_passes_are_one():
