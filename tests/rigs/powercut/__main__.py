@@ -37,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="go on with other seeds until this time is over")
     parser.add_argument("--seed", type=int, help="repeats the choice of states")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts there as well")
-    parser.add_argument("--write-readme", action="store_true", help="put the tables into README.md and docs/durability.md")
+    parser.add_argument("--write-readme", action="store_true", help="put the tables into README.md and durability.md")
     parser.add_argument("--replay", type=Path, metavar="DIRECTORY", help="check the states of a kept record once more")
     parser.add_argument("--list", action="store_true", help="name the systems")
     return parser
