@@ -538,7 +538,7 @@ def _copy_cuts(seed: int, states: int) -> tuple[int, Finding | None]:
     store = opened(Process(bench.disk, "opener"), "/copy")
     bench.disk.observer = None
     assert store.context.log_id != original
-    assert opened(Process(bench.disk, "second"), "/copy").home.log_id == store.context.log_id
+    assert opened(Process(bench.disk, "second"), "/copy").context.log_id == store.context.log_id
     return tried, wrong
 
 
