@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import errors
+from tailrace import errors, settings
 from tailrace.disk import admin as admins
 from tailrace.disk import partition as partitions
 from tailrace.disk.files import Files
@@ -54,9 +54,9 @@ def tune(monkeypatch):
     chores = workers.chores
     monkeypatch.setattr(workers, "chores", None)
 
-    def tune(**settings):
+    def tune(**fields):
         monkeypatch.setattr(workers, "chores", chores)
-        monkeypatch.setattr(settings, "TUNING", Tuning(**settings))
+        monkeypatch.setattr(settings, "TUNING", Tuning(**fields))
 
     return tune
 
@@ -825,7 +825,7 @@ def test_twenty_restarts_under_load_keep_the_bound(tmp_path):
     """Two writers at a time, killed without warning every other time: limit plus one segment a partition."""
     program = """
         import os, sys, time, tailrace
-        from tailrace import log as logs
+        from tailrace import settings
         from tailrace.settings import Tuning
         settings.TUNING = Tuning(vacuum_seconds=0.05, flush_seconds=0.02)
         log = tailrace.open(sys.argv[1], durable=False)

@@ -478,8 +478,8 @@ class TestThreadsForksAndClosing:
         found = []
         thread = threading.Thread(target=lambda: found.append(next(iterator)))
         thread.start()
-        cursor = iterator._cursor
-        while not cursor.mutex.locked():
+        iteration = iterator._iteration
+        while not iteration.mutex.locked():
             thread.join(0.001)
         with pytest.raises(ThreadError):
             next(iterator)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import tailrace
-from tailrace.spark import session as sessions
+from tailrace.spark import sessions
 from tests.spark import launch
 
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import MissingExtraError
-from tailrace.spark.session import use_this_python
+from tailrace.spark.sessions import use_this_python
 
 try:
     from tailrace.spark.format import TailraceSource
@@ -47,7 +47,7 @@ def register(spark: SparkSession) -> None:
 
 def session(*args: Any, **settings: Any) -> SparkSession:
     """A session with the settings that make local mode quick; nothing that you set is changed."""
-    from tailrace.spark.session import session as make
+    from tailrace.spark.sessions import session as make
 
     made: SparkSession = make(*args, **settings)
     return made
