@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -213,3 +215,12 @@ def test_what_is_no_version_is_refused(version):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert f"'{version}' is no version of Python that Tailrace runs on" in done.stderr
+
+
+def test_pages_claim_the_versions_of_the_classifiers_and_no_others():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    claimed = re.findall(r":: Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert project["requires-python"] == f">={claimed[0]}"
+    told = f"{', '.join(claimed[:-1])} and {claimed[-1]}"
+    assert f"tested on Python {told}" in (ROOT / "README.md").read_text("utf-8")
+    assert f"the suite runs on {told}" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
