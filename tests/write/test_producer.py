@@ -317,10 +317,12 @@ def test_closing_sends_everything_and_ends_the_thread(log):
     topic = log.topic("orders")
     sending = topic.producer(linger="1h")
     sending.append("x")
-    assert any(thread.name.startswith("tailrace-producer") for thread in threading.enumerate())
+    thread = sending.loop.thread
+    assert thread in threading.enumerate()
+    assert thread.name.startswith("tailrace-producer")
     sending.close()
     sending.close()
-    assert not any(thread.name.startswith("tailrace-producer") for thread in threading.enumerate())
+    assert thread not in threading.enumerate()
     assert texts(topic) == ["x"]
     assert "closed" in repr(sending)
     for use in (lambda: sending.append("x"), sending.__enter__):
