@@ -658,7 +658,12 @@ def test_a_setting_of_a_newer_version_is_not_ignored():
 
 def test_tuning():
     tuning = Tuning()
-    assert tuning[:7] == (32 << 20, 0.5, 60.0, True, 128 << 10, 256, 5.0)
+    assert tuning == (
+        *(32 << 20, 0.5, 60.0, True, 128 << 10, 256, 5.0),
+        *(1 << 20, 4 << 20),
+        *(1 << 20, 1_024, 64 << 10, 16 << 10, 1 << 20),
+        *(8_192, 4_096),
+    )
     assert Tuning(journal_bytes=65_536, background=False)._replace(background=True).journal_bytes == 65_536
     with pytest.raises(AttributeError):
         tuning.background = False
