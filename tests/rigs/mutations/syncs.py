@@ -128,7 +128,7 @@ SYNCS = (
     sync("identity file", "9.1", "the fdatasync of tailrace.json", "power cuts in the creation of a log",
          "cannot be understood", without("identity file")),
     sync("layout before identity", "9.1", "the directory sync before tailrace.json gets its name",
-         "power cuts in the creation of a log", "Opening /log failed|is missing",
+         "power cuts in the creation of a log", "directory of the journal is missing",
          without("layout before identity")),
     sync("identity's name", "9.1", "the directory sync behind tailrace.json", "power cuts in the creation of a log",
          "", LAST_NAME, covered="names of identity and tails"),
