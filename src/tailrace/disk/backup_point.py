@@ -1,7 +1,7 @@
 """Backup point: every partition's state under the journal lock, and hard links that keep its segments.
 
-All that takes time is done before the lock: segments get hard links then. Under the lock the tails are read, and only
-partitions that began a new segment in between are looked at again (docs/backup.md).
+Slow steps happen before the lock: segments get hard links then. Under the lock the tails are read, and only partitions
+that started a new segment in between are examined again (docs/backup.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.disk.catalog import CATALOG_PLACE, CATALOG_SLOT, SlotPlace, places
 from tailrace.disk.copy import Identity, Wanted, identify
 from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
-from tailrace.disk.segment import segment_base, segment_name
+from tailrace.disk.segment import read_segment_header, segment_base, segment_name
 from tailrace.disk.tails import (
     ABSENT,
     DIRTY,
@@ -27,6 +27,7 @@ from tailrace.disk.tails import (
     State,
     newest_block,
 )
+from tailrace.errors import VersionError
 from tailrace.names import is_internal
 
 if TYPE_CHECKING:
@@ -37,36 +38,38 @@ if TYPE_CHECKING:
     from tailrace.disk.store import Store
 
 LINKS = "backup-links"
-# What a file system says that cannot link, does not let us, or has no room for a name.
+# Errors of a file system that cannot link, does not allow it, or has no room for a name.
 _NO_LINKS = frozenset(
     {
         errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS,
         errno.ENOSPC, errno.EDQUOT,
     }
 )  # fmt: skip
-# Words of a slot that change whenever a partition begins another segment: base and salt in both blocks.
+# Words of a slot that change whenever a partition starts another segment: base and salt in both blocks.
 _SEGMENT_WORDS = (8 + 2, 8 + 5, 20 + 2, 20 + 5)
 _SLOT_WORDS = SLOT_BYTES // 8
 
 
 class SegmentCopy(NamedTuple):
-    """A segment that belongs to the moment: where its bytes are, or who it is when the backup has it already."""
+    """A segment of the snapshot: the path of its bytes, or its identity if the backup has it already."""
 
     wanted: Wanted
     path: str
     size: int
     known: Identity | None
+    # The salt that the segment had then, noted if no link keeps it: another one is a later version. 0: not noted.
+    salt: int = 0
 
 
 class Standing(NamedTuple):
-    """One partition at the moment."""
+    """One partition of the snapshot."""
 
     place: SlotPlace
     state: State
     pieces: list[SegmentCopy]
     # Whether the journal has the only good copy of a commit.
     failed: bool
-    # Whether the tails lost what they said of it, so that nobody knows where it ends.
+    # Whether the tails lost its state, so that its end is unknown.
     cleared: bool
 
 
@@ -90,24 +93,26 @@ class Moment:
         self.directory = ""
         self.lock = -1
         self.linking = True
-        # The words of every slot that say which segment is the newest, before the lock.
+        # The words of every slot that identify the newest segment, before the lock.
         self.columns: list[list[int]] = []
-        # By slot and base: the path of what is to be copied, or the identity of what is known.
+        # By slot and base: the path to copy, or the identity of a known segment.
         self.found: dict[int, dict[int, str | Identity]] = {}
+        # By slot the topic that had it then: a drop gives it to another.
+        self.owners: dict[int, int] = {}
 
     def take(self) -> LogSnapshot:
-        """Link, then look under the journal lock."""
+        """Link segments, then take the snapshot under the journal lock; the caller holds the vacuum lock."""
         store = self.store
         try:
             self._make_directory()
         except by_system() as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Also when the disk is full: then a backup is wanted most.
+            # Also when the disk is full: a backup is needed most then.
             self.linking = False
-        # In this order: a partition that is made in between is listed now, and counts as changed under the lock.
+        # In this order: a partition created in between is listed now, and counts as changed under the lock.
         before = self._look()
-        # A copy: other threads go on taking in what is made and dropped.
+        # A copy: other threads continue to apply creations and drops.
         places = _places(dict(store.refresh().by_id))
         self.columns = _columns(before)
         bases = _states(before, [place.slot for place in places])
@@ -121,11 +126,11 @@ class Moment:
             held[0] = self.files.monotonic()
             if store.tails.words[UNRESOLVED_WORD]:
                 store.committer.resolve_locked()
-            # A writer that died between the catalog's block and its word has the word stored by entering.
+            # If a writer died between the catalog's block and its word, entering stores the word.
             store.inside(store.catalog_partition, lambda: None)
             catalog = store.refresh()
             catalogs.append((dict(catalog.by_id), catalog.next_slot))
-            # Cursors first, then the records that they point to: what moves in between only adds records.
+            # Cursors first, then the records that they point to: changes in between only add records.
             looks.append(self._look())
             looks.append(self._look())
             self._find_changed(before, looks[1])  # rule: what changed during a backup
@@ -136,7 +141,7 @@ class Moment:
         return LogSnapshot(topics, next_slot, self._standing(topics, looks[0], looks[1]), held[1] - held[0])
 
     def close(self) -> None:
-        """Remove the links; what is left is for the next one."""
+        """Remove the links; the next backup removes what is left."""
         lock, self.lock = self.lock, -1
         if lock >= 0:
             try:
@@ -159,7 +164,7 @@ class Moment:
             self.lock = self._locked()
 
     def _locked(self) -> int:
-        """The lock that says that the directory is in use; -1 when somebody swept it before it was locked."""
+        """Return the lock that marks the directory as used; -1 if another process removed it before it was locked."""
         files = self.files
         try:
             lock = files.open(self.directory, directory=True)
@@ -177,14 +182,15 @@ class Moment:
     # Before the lock.
 
     def _look(self) -> bytes:
-        """All slots as they are now."""
+        """Return all slots as they are now."""
         tails = self.store.tails
         tails.slots()
         return bytes(tails.view[HEADER_BYTES : tails.size])
 
     def _find(self, place: SlotPlace, newest: int) -> None:
-        """Have every segment of a partition that is there now; those below the newest never change again."""
+        """Link every existing segment of a partition; those below the newest never change again."""
         found = self.found.setdefault(place.slot, {})
+        self.owners[place.slot] = place.topic_id
         directory = f"{self.store.path}/{place.directory}"
         for base in self._bases(directory):
             if base < newest and base not in found:
@@ -192,7 +198,7 @@ class Moment:
                 if identity is not None:
                     found[base] = identity
                     continue
-            self._link(found, place.slot, base, f"{directory}/{segment_name(base)}")
+            self._link(found, place, base, f"{directory}/{segment_name(base)}")
 
     def _bases(self, directory: str) -> list[int]:
         try:
@@ -203,7 +209,7 @@ class Moment:
         return sorted(base for name in names if (base := segment_base(name)) is not None)
 
     def _known(self, place: SlotPlace, base: int, path: str) -> Identity | None:
-        """Who a sealed segment is, when the backup has it."""
+        """Return the identity of a sealed segment, if the backup has it."""
         if not self.known(place.topic_id, place.partition, base, ANY):
             return None
         try:
@@ -218,19 +224,19 @@ class Moment:
             return None
         return identity
 
-    def _link(self, found: dict[int, str | Identity], slot: int, base: int, path: str) -> None:
+    def _link(self, found: dict[int, str | Identity], place: SlotPlace, base: int, path: str) -> None:
         if not self.linking:
             found[base] = path
             return
-        link = f"{self.directory}/{slot}-{segment_name(base)}"
+        link = f"{self.directory}/{place.topic_id}-{place.partition}-{segment_name(base)}"
         try:
             if found.get(base) == link:
-                # Another file may have taken the place of an empty one since.
+                # Another file may have replaced an empty one since.
                 self.files.remove_file(link)
             self.files.link(path, link)
             found[base] = link
         except FileNotFoundError:
-            # Removed meanwhile: whoever did that has recorded it in the catalog.
+            # Removed meanwhile: the catalog has a record of it.
             found.pop(base, None)
         except by_system() as error:
             if error.errno not in _NO_LINKS:
@@ -241,7 +247,7 @@ class Moment:
     # Under the lock.
 
     def _find_changed(self, before: bytes, after: bytes) -> None:
-        """Link what partitions began since they were looked at."""
+        """Link the segments that partitions started since they were examined."""
         changed: set[int] = set()
         for was, now in zip(self.columns, _columns(after), strict=True):
             if was != now:
@@ -251,13 +257,15 @@ class Moment:
         for slot in changed:
             place = self.store.catalog.place(slot)
             if place is not None:
-                found = self.found.setdefault(slot, {})
+                if self.owners.get(slot) != place.topic_id:  # rule: segments of the topic that has the slot
+                    self.found[slot] = {}
+                found = self.found[slot]
                 directory = f"{self.store.path}/{place.directory}"
                 for base in self._bases(directory):
                     if base >= bases[slot].base or base not in found:
-                        self._link(found, slot, base, f"{directory}/{segment_name(base)}")
+                        self._link(found, place, base, f"{directory}/{segment_name(base)}")
 
-    # After it.
+    # After the lock.
 
     def _standing(self, topics: dict[int, TopicEntry], first: bytes, second: bytes) -> list[Standing]:
         internal = {entry.id for entry in topics.values() if is_internal(entry.name)}
@@ -273,7 +281,7 @@ class Moment:
         return partitions
 
     def _pieces(self, place: SlotPlace, state: State) -> list[SegmentCopy]:
-        """The segments that hold anything from the trim on, the oldest first."""
+        """Return the segments with records from the trim on, the oldest first."""
         if not state.flags & HAS_SEGMENT:
             return []
         trim = state.start if place.slot == CATALOG_SLOT else place.trim
@@ -295,15 +303,34 @@ class Moment:
             if isinstance(what, Identity):
                 pieces.append(SegmentCopy(wanted, "", what.size, what))
             else:
-                pieces.append(SegmentCopy(wanted, what, active[0] if active else self._size(what), None))
+                # rule: salts noted without links
+                salt = self._salt(what) if active is None and not self._is_link(what) else 0
+                pieces.append(SegmentCopy(wanted, what, active[0] if active else self._size(what), None, salt))
         return pieces
+
+    def _is_link(self, path: str) -> bool:
+        return bool(self.directory) and path.startswith(f"{self.directory}/")
+
+    def _salt(self, path: str) -> int:
+        """Return the salt of a segment; 0 if it is gone or its header is damaged, which the copy finds as well."""
+        try:
+            descriptor = self.files.open(path)
+        except FileNotFoundError:
+            return 0
+        try:
+            header = read_segment_header(self.files, descriptor)
+        except VersionError:
+            return 0
+        finally:
+            self.files.close(descriptor)
+        return 0 if header is None else header.salt
 
     def _size(self, path: str) -> int:
         stat = self.files.stat(path)
         return 0 if stat is None else stat.size
 
 
-# Asks whether any segment of that place is known.
+# Stands for any identity: is any segment of that place known?
 ANY = Identity(0, 0, 0)
 
 
@@ -312,7 +339,7 @@ def _places(topics: dict[int, TopicEntry]) -> list[SlotPlace]:
 
 
 def _columns(look: bytes) -> list[list[int]]:
-    """The words that change when a partition begins another segment, each for all slots."""
+    """Return the words that change when a partition starts another segment, each for all slots."""
     words = memoryview(look).cast("Q")
     return [words[word::_SLOT_WORDS].tolist() for word in _SEGMENT_WORDS]
 
@@ -323,9 +350,9 @@ def _state(look: bytes, slot: int, incarnation: int) -> State:
 
 
 def _is_cleared(look: bytes, place: SlotPlace) -> bool:
-    """Whether a slot without a state had one: a new one has its topic's id, and a state comes before the first end.
+    """Return whether a slot without a state had one: a new one has its topic's id, and a state precedes the first end.
 
-    Drops, which take the id away, need the journal lock.
+    Drops, which clear the id, need the journal lock.
     """
     at = place.slot * SLOT_BYTES
     words = memoryview(look)[at : at + SLOT_BYTES].cast("Q")
@@ -333,7 +360,7 @@ def _is_cleared(look: bytes, place: SlotPlace) -> bool:
 
 
 def _states(look: bytes, slots: list[int]) -> Mapping[int, State]:
-    """The newest state of some slots, whoever has them."""
+    """Return the newest state of some slots, of any incarnation."""
     found = {}
     for slot in slots:
         block = newest_block(look[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES].ljust(SLOT_BYTES, b"\0"))
@@ -342,7 +369,7 @@ def _states(look: bytes, slots: list[int]) -> Mapping[int, State]:
 
 
 def sweep_links(files: Files, path: str) -> int:
-    """Remove the links that dead backups left in a log; how many backups that were."""
+    """Remove the links that dead backups left in a log, and return the number of those backups."""
     above = f"{path}/{LINKS}"
     if files.stat(above) is None:
         return 0
@@ -358,7 +385,7 @@ def sweep_links(files: Files, path: str) -> int:
                 remove_tree(files, directory)
                 swept += 1
         except FileNotFoundError:
-            # Another one sweeps as well.
+            # Another process removes it as well.
             continue
         finally:
             files.close(lock)

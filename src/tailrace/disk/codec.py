@@ -1,4 +1,4 @@
-"""Compression of frame bodies, bounded when it is undone."""
+"""Compression of frame bodies, with bounded decompression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CodecError(ValueError):
 
 
 def codec_of(name: str) -> int:
-    """The number that stands for a codec on disk."""
+    """Return the number of a codec on disk."""
     try:
         return NAMES.index(name)
     except ValueError:
@@ -29,7 +29,7 @@ def codec_of(name: str) -> int:
 
 
 def compress(codec: int, data: ReadableBuffer) -> bytes:
-    """Compress a body; with NONE the same bytes come back."""
+    """Compress a body; NONE returns the same bytes."""
     if codec == NONE:
         return bytes(data)
     if codec == ZSTD:
@@ -40,7 +40,7 @@ def compress(codec: int, data: ReadableBuffer) -> bytes:
 
 
 def decompress(codec: int, data: ReadableBuffer, raw_length: int) -> bytes:
-    """Undo compress(); raises CodecError unless exactly raw_length bytes come out, and never makes more than that."""
+    """Undo compress(); raise CodecError unless exactly raw_length bytes come out, and never produce more."""
     if codec == NONE:
         raw, whole = bytes(data), True
     elif codec == ZSTD:
@@ -58,7 +58,7 @@ def _decompress_zstd(data: ReadableBuffer, raw_length: int) -> tuple[bytes, bool
     zstd = _zstd()
     unpacker = zstd.ZstdDecompressor()
     try:
-        # One byte more than promised is asked for, so that a frame that ends exactly there is seen to end.
+        # One byte more than promised is requested, so that the end of a frame of exactly this size is detected.
         raw = unpacker.decompress(data, raw_length + 1)
     except zstd.ZstdError as error:
         raise CodecError(f"A zstd body is damaged: {error}.") from None

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.codec import CodecError, decompress
 from tailrace.disk.frame import (
+    EXPIRY_EACH,
+    EXPIRY_MASK,
     GAPS,
     HEADERS,
     KEY_NULLS,
     KEYS,
+    NEVER,
     TIMES_DELTA,
     TIMES_MASK,
     VALUE_NULLS,
@@ -32,6 +35,8 @@ class Columns:
     __slots__ = (
         "base_offset",
         "count",
+        "expiry",
+        "expiry_low",
         "header_blob",
         "header_offsets",
         "key_blob",
@@ -48,23 +53,27 @@ class Columns:
 
     count: int
     base_offset: int
-    # Relative to base_offset; None when the frame has no gaps.
+    # Relative to base_offset; None if the frame has no gaps.
     offsets: memoryview[int] | None
     # One number for all records, or a column to which time_base is added.
     times: int | memoryview[int]
     time_base: int
-    # None when every key is null.
+    # When the records expire, in microseconds: one time for all, or one for each (NEVER: not at all); None: none does.
+    expiry: int | Sequence[int] | None
+    # Before this time none of them has expired.
+    expiry_low: int
+    # None if every key is null.
     key_offsets: memoryview[int] | None
     key_blob: memoryview
-    # Bitmaps, least significant bit first, 1 for a value; None when there are no nulls.
+    # Bitmaps, least significant bit first, 1 for a value; None if there are no nulls.
     key_valid: memoryview | None
-    # None when no record has headers.
+    # None if no record has headers.
     header_offsets: memoryview[int] | None
     header_blob: memoryview
     value_offsets: memoryview[int]
     value_blob: memoryview
     value_valid: memoryview | None
-    # The bytes of all values and keys, nearly: by them a reader knows how much it holds.
+    # The approximate bytes of all values and keys: readers bound their memory by it.
     weight: int
 
     @property
@@ -79,24 +88,29 @@ class Columns:
         return self.base_offset + (index if self.offsets is None else self.offsets[index])
 
     def index_at(self, offset: int) -> int:
-        """Index of the first record at or after an offset; count when there is none."""
+        """Return the index of the first record at or after an offset; `count` if there is none."""
         relative = offset - self.base_offset
         if self.offsets is not None:
             return bisect_left(self.offsets, relative)
         return min(max(relative, 0), self.count)
 
     def size(self, first: int, stop: int) -> int:
-        """The bytes of values, keys and headers of some records."""
+        """Return the bytes of values, keys and headers of some records."""
         ends = (self.value_offsets, self.key_offsets, self.header_offsets)
         return sum([each[stop] - each[first] for each in ends if each is not None])
 
     def fitting(self, first: int, stop: int, size: int) -> int:
-        """The index up to which records from `first` on have no more than so many bytes."""
+        """Return the index up to which the records from `first` on have at most `size` bytes."""
         return first + bisect_right(range(first + 1, stop + 1), size, key=lambda last: self.size(first, last))
 
     def time(self, index: int) -> int:
         times = self.times
         return times if isinstance(times, int) else self.time_base + times[index]
+
+    def expires(self, index: int) -> int:
+        """Return when a record expires; NEVER if it does not."""
+        expiry = self.expiry
+        return NEVER if expiry is None else expiry if isinstance(expiry, int) else expiry[index]
 
     def key(self, index: int) -> bytes | None:
         ends, valid = self.key_offsets, self.key_valid
@@ -112,7 +126,7 @@ class Columns:
         return bytes(self.value_blob[ends[index] : ends[index + 1]])
 
     def row(self, index: int) -> tuple[int, int, bytes | None, bytes | None, bytes]:
-        """Offset, time, key, value and headers of one record."""
+        """Return offset, time, key, value and headers of one record."""
         return self.offset(index), self.time(index), self.key(index), self.value(index), self.headers(index)
 
     def headers(self, index: int) -> bytes:
@@ -124,14 +138,14 @@ class Columns:
         return _with_nulls(_slices(self.value_offsets, self.value_blob, first, stop), self.value_valid, first)
 
     def keys(self, first: int = 0, stop: int | None = None) -> list[bytes | None] | None:
-        """None when every key is null."""
+        """Return the keys; None if every key is null."""
         if self.key_offsets is None:
             return None
         stop = self.count if stop is None else stop
         return _with_nulls(_slices(self.key_offsets, self.key_blob, first, stop), self.key_valid, first)
 
     def headers_list(self, first: int = 0, stop: int | None = None) -> list[bytes] | None:
-        """None when no record has headers."""
+        """Return the encoded headers; None if no record has headers."""
         if self.header_offsets is None:
             return None
         return _slices(self.header_offsets, self.header_blob, first, self.count if stop is None else stop)
@@ -144,7 +158,7 @@ class Columns:
         return [base + relative for relative in self.offsets[first:stop]]
 
     def times_list(self, first: int = 0, stop: int | None = None) -> int | list[int]:
-        """One number when all timestamps of the frame are equal."""
+        """Return the timestamps; one number if all timestamps of the frame are equal."""
         times = self.times
         if isinstance(times, int):
             return times
@@ -153,7 +167,7 @@ class Columns:
 
 
 class FramePart(NamedTuple):
-    """The records first to stop (exclusive; indexes) of one frame, and where they come from."""
+    """The records first to stop (exclusive; indexes) of one frame, and their topic and partition."""
 
     topic: str
     partition: int
@@ -163,15 +177,15 @@ class FramePart(NamedTuple):
 
 
 class Newest(FramePart):
-    """A part behind which nothing was published when it was read: a follower hands it out before it looks again."""
+    """A part that was the end of the partition when it was read: a follower returns it before it reads on."""
 
     __slots__ = ()
 
 
 def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
-    """View a body whose CRC was checked; base_offset is the frame's first offset in the partition.
+    """View a body whose CRC was checked; `base_offset` is the frame's first offset in the partition.
 
-    Raises CodecError when the body does not hold what the header says.
+    Raise CodecError if the body does not match the header.
     """
     flags, count = header.flags, header.count
     view = memoryview(decompress(header.codec, body, header.raw_length) if header.codec else body)
@@ -182,7 +196,7 @@ def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
     made.count = count
     made.base_offset = base_offset
     made.times = made.time_base = header.min_time
-    made.offsets = made.key_offsets = made.key_valid = made.header_offsets = made.value_valid = None
+    made.offsets = made.key_offsets = made.key_valid = made.header_offsets = made.value_valid = made.expiry = None
     made.key_blob = made.header_blob = _EMPTY
     position = 0
     try:
@@ -197,6 +211,12 @@ def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
             if width == 8:
                 made.time_base = 0
             position = position + width * count + 7 & ~7
+        if flags & EXPIRY_MASK:
+            width = 8 * count if flags & EXPIRY_MASK == EXPIRY_EACH else 8
+            column = view[position : position + width].cast("q")
+            made.expiry = column if flags & EXPIRY_MASK == EXPIRY_EACH else column[0]
+            made.expiry_low = header.expiry[0] * 1_000_000
+            position += width
         if flags & KEY_NULLS:
             made.key_valid = view[position : position + (count + 7 >> 3)]
             position = position + (count + 7 >> 3) + 7 & ~7
@@ -214,7 +234,7 @@ def columns(header: Header, body: ReadableBuffer, base_offset: int) -> Columns:
             raise CodecError("A column's lengths do not add up to its bytes.")
         made.weight = made.value_blob.nbytes + made.key_blob.nbytes
     except (TypeError, IndexError):
-        # A slice beyond the end is short: casting it fails, or its last element is missing.
+        # A slice beyond the end is too short: casting it fails, or its last element is missing.
         raise CodecError("A body ends within a column.") from None
     return made
 
@@ -225,7 +245,7 @@ _EMPTY = memoryview(b"")
 def blob_column(
     items: Sequence[bytes | None] | None,
 ) -> tuple[memoryview[int] | None, memoryview, memoryview | None]:
-    """Offsets, bytes and validity of a column made of its items; None for one that says nothing."""
+    """Return offsets, bytes and validity of a column from its items; None for an empty column."""
     if items is None:
         return None, _EMPTY, None
     valid = None
@@ -238,7 +258,7 @@ def blob_column(
 
 
 def _blob_column(view: memoryview, position: int, count: int) -> tuple[memoryview[int], memoryview, int]:
-    """Offsets, blob and the position after them."""
+    """Return offsets, blob, and the position after them."""
     ends = view[position : position + 4 * count + 4].cast("i")
     start = position + 4 * count + 11 & ~7
     stop = start + ends[count]
@@ -247,7 +267,7 @@ def _blob_column(view: memoryview, position: int, count: int) -> tuple[memoryvie
     return ends, view[start:stop], stop + 7 & ~7
 
 
-# Beyond so many the offsets of items of one length are not kept for comparison.
+# For more records, the offsets of items of equal length are not cached for comparison.
 EVEN_RECORDS_MAX = 4_096
 # The highest bit of every 32-bit number, of as many as a frame can have.
 _SIGNS = int.from_bytes(b"\0\0\0\x80" * (FRAME_RECORDS_MAX + 1), "little")
@@ -255,15 +275,15 @@ _SIGNS = int.from_bytes(b"\0\0\0\x80" * (FRAME_RECORDS_MAX + 1), "little")
 
 @lru_cache(maxsize=32)
 def _even(count: int, step: int) -> bytes:
-    """The offsets of a column whose items are all of one length, as fixed records and keys often are."""
+    """Return the offsets of a column whose items have equal length, as fixed-size records and keys often do."""
     return array("i", [step * number for number in range(count + 1)]).tobytes()
 
 
 def _rising(ends: memoryview[int], count: int) -> bool:
-    """Whether none of count + 1 numbers is negative or smaller than the one before it.
+    """Return whether none of count + 1 numbers is negative or smaller than the one before it.
 
-    All at once, as one large number: each is taken from its neighbour with the highest bit set, which stays set unless
-    the neighbour was smaller. Arrow reads wherever offsets lead, and slices that overlap would be more than the body.
+    All at once, as one large number: each is subtracted from its neighbour with the highest bit set, which stays set
+    unless the neighbour was smaller. Arrow follows any offsets, and overlapping slices could be larger than the body.
     """
     step, rest = divmod(ends[count], count)
     if not rest and step >= 0 and count <= EVEN_RECORDS_MAX and ends.tobytes() == _even(count, step):
@@ -276,12 +296,32 @@ def _rising(ends: memoryview[int], count: int) -> bool:
     return ((numbers >> 32 | signs) - numbers) & pairs == pairs
 
 
+def later(times: Sequence[int], now: int) -> bytes:
+    """Return a byte for each of some times: 1 if it is after another one.
+
+    All at once, as in `_rising`: the time that follows is subtracted from each with the highest bit set.
+    """
+    count = len(times)
+    if type(times) is memoryview and 0 <= now < NEVER:
+        signs = _LONG_SIGNS >> 64 * (FRAME_RECORDS_MAX - count)
+        numbers = int.from_bytes(times, "little")
+        if not numbers & signs:
+            bound = int.from_bytes((now + 1).to_bytes(8, "little") * count, "little")
+            return ((numbers | signs) - bound).to_bytes(8 * count, "little")[7::8].translate(_SIGN_BIT)
+    return bytes([time > now for time in times])
+
+
+# The highest bit of every 64-bit number, of as many as a frame can have, and what the highest bit of a byte is.
+_LONG_SIGNS = int.from_bytes(b"\0\0\0\0\0\0\0\x80" * FRAME_RECORDS_MAX, "little")
+_SIGN_BIT = bytes(128) + b"\1" * 128
+
+
 def _slices(offsets: memoryview[int], blob: memoryview, first: int, stop: int) -> list[bytes]:
     if stop <= first:
         return []
     ends = offsets[first : stop + 1].tolist()
     start = ends[0]
-    # Slicing bytes is several times faster than making bytes of a memoryview's slices.
+    # Slicing bytes is several times faster than making bytes from slices of a memoryview.
     data = bytes(blob[start : ends[-1]])
     if start:
         return [data[begin - start : end - start] for begin, end in pairwise(ends)]
@@ -290,8 +330,8 @@ def _slices(offsets: memoryview[int], blob: memoryview, first: int, stop: int) -
 
 def _with_nulls(items: list[bytes], valid: memoryview | None, first: int) -> list[bytes | None]:
     if valid is None:
-        return items  # type: ignore[return-value]  # Nobody else holds the list.
+        return items  # type: ignore[return-value]  # The caller holds the only reference to the list.
     bits = int.from_bytes(valid, "little") >> first
-    # Written out highest bit first, and the sentinel above the highest keeps the leading zeros.
+    # Written out highest bit first; the sentinel above the highest bit keeps the leading zeros.
     text = bin(bits | 1 << len(items))[: -len(items) - 1 : -1] if items else ""
     return [item if bit == "1" else None for item, bit in zip(items, text, strict=True)]

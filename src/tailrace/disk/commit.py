@@ -1,15 +1,18 @@
-"""Commits over several partitions: one journal entry, one sync, whole or absent after any crash."""
+"""Commits over several partitions: one journal entry, one sync, atomic in any crash."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tailrace.disk.catalog import CATALOG_SLOT
+from tailrace.disk.catalog import CATALOG_END_WORD, CATALOG_SLOT
 from tailrace.disk.context import Context, is_untyped, storage_error
+from tailrace.disk.critical import Region, critical_region
 from tailrace.disk.failures import by_system
-from tailrace.disk.frame import place, place_one
+from tailrace.disk.frame import place, place_counted
+from tailrace.disk.group_commit import RecipeChanged, WriteGroup
 from tailrace.disk.journal import (
     ADOPT,
     ENTRIES_AT,
@@ -33,6 +36,7 @@ from tailrace.disk.tails import (
     INCARNATION,
     LOG_FAILED_WORD,
     PENDING,
+    REWRITES,
     SAFE,
     SEALED,
     SLOTS_WORD,
@@ -59,31 +63,31 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CHECKPOINT_SHARE = 0.75
-# The most partitions that a checkpoint locks and opens at a time in order to sync them together.
+# The most partitions that a checkpoint locks and opens at a time to sync them together.
 SETTLED_TOGETHER_MAX = 64
 MAKE_ROOM = (
-    "Nothing of this call was kept and reading goes on; drop a topic, trim another partition or remove other files, "
+    "Nothing of this call was kept and reading continues; drop a topic, trim another partition or remove other files, "
     "then try again."
 )
 JOURNAL_HAS_IT = (
-    "What was acknowledged is kept: transactions are on disk in the journal, and reading goes on; check the disk, "
+    "What was acknowledged is kept: transactions are on disk in the journal, and reading continues; check the disk, "
     "then see what to do with: tailrace doctor"
 )
 ONE_WRITE = "A commit adds several segments to a partition, or one write."
 
-# Made without the checks of their own constructors: a commit makes both for each of its partitions.
+# Made without their own constructors: a commit makes both for each of its partitions.
 _part: Callable[[type[EntryPart], tuple[Any, ...]], EntryPart] = tuple.__new__
 _state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
 
 class Committer:
-    """The holder of the journal lock: commits, resolves what a dead committer left, checkpoints.
+    """The holder of the journal lock: commits, resolves the commits of dead processes, checkpoints.
 
-    Lock order: the journal first, then partitions. Nobody waits for the journal lock while holding a partition.
+    Lock order: the journal first, then partitions. No thread waits for the journal lock while it holds a partition.
     """
 
     def __init__(
-        self, context: Context, locate: Callable[[int], Partition | None], is_dropped: Callable[[int], bool]
+        self, context: Context, locate: Callable[[int], Partition | None], is_dropped: Callable[[int, int], bool]
     ) -> None:
         self.context = context
         self.files: Files = context.files
@@ -91,20 +95,20 @@ class Committer:
         self.is_dropped = is_dropped
         self.lock = DirectoryLock(context, f"{context.path}/journal")
         self.journal = JournalFiles(context)
-        # The entry this process synced last: it needs no second copy to be believed.
+        # The entry that this process synced last: it is trusted without a second copy.
         self.own_lsn = -1
         self.entered: list[Partition] = []
-        # How long the segments of a commit were before room for it was reserved.
+        # The sizes of the segments of a commit before room for it was reserved.
         self.grown: list[tuple[Partition, int]] = []
-        # Salts of staged segments that an entry names, whatever became of it: these are not ours to remove.
+        # Salts of staged segments that an entry names, whether or not it was committed: they must not be removed here.
         self.named: set[int] = set()
 
-    # Public verbs; each takes the journal lock itself.
+    # Public methods; each takes the journal lock itself.
 
     def commit(self, writes: Sequence[Write]) -> list[int]:
-        """Add to several partitions at once; the first offset of each write.
+        """Append to several partitions atomically; return the first offset of each write.
 
-        A partition may take several staged segments, one after another, and nothing else then.
+        A partition may take several staged segments, one after another, and then nothing else.
         """
         if len(writes) > PARTICIPANTS_MAX < (count := len({write.partition.slot for write in writes})):
             raise LimitError(
@@ -122,24 +126,26 @@ class Committer:
         return firsts
 
     def _remove_staged(self, writes: Sequence[Write], staged: Sequence[Write]) -> None:
-        """Remove what this commit staged, unless the journal may name it."""
+        """Remove the segments that this commit staged, unless the journal may name them."""
         for given, write in zip(writes, staged, strict=True):
             if given.staged is None and write.staged is not None and write.staged.salt not in self.named:
                 discard(self.files, f"{write.partition.path}/{write.staged.name}")
 
     def resolve(self) -> None:
-        """Roll a dead commit forward or back."""
+        """Roll the commit of a dead process forward or back."""
         self.holding(self.resolve_locked)
 
-    def checkpoint(self) -> list[DurabilityError]:
-        """Sync every partition that the journal still vouches for, then start a new generation; what failed meanwhile.
+    def checkpoint(self, *, renew: bool = False) -> list[DurabilityError]:
+        """Sync every partition whose only durable copy is the journal, then start a new generation; return failures.
 
-        A partition that cannot be synced loses nothing by it: the journal keeps what it has of it.
+        A partition that cannot be synced loses nothing: the journal keeps its records. With `renew` a new file takes
+        the place of the old ones, which hold the entries of earlier generations until they are overwritten.
         """
-        return self.holding(self.checkpoint_locked)
+        return self.holding(partial(self.checkpoint_locked, renew=renew))
 
+    @critical_region(Region.LOCKS)
     def holding(self, action: Callable[[], Result]) -> Result:
-        """Run an action under the journal lock; after any exception everything it held is closed."""
+        """Run an action under the journal lock; after any exception close everything it held."""
         error: BaseException
         holding = False
         try:
@@ -173,12 +179,12 @@ class Committer:
         self.context.tails.slots()
 
     def release(self) -> None:
-        """Let go of the partitions and of the journal lock."""
+        """Release the partitions and the journal lock."""
         self._leave_all()
         self.lock.release()  # rule: journal unlock
 
     def abandon(self) -> None:
-        """After an exception: let go of everything by closing it; what is marked in the tails stays marked."""
+        """Release everything by closing it, after an exception; the marks in the tails stay."""
         if self.lock.held:
             for partition in self.entered:
                 partition.abandon()
@@ -189,7 +195,7 @@ class Committer:
         try:
             partition.enter(resolving=resolving)
         except Reentered:
-            # The call that a signal handler came into holds it, and goes on to hold it.
+            # The call that a signal handler interrupted holds it, and continues to hold it.
             self.entered.remove(partition)
             raise
 
@@ -198,12 +204,12 @@ class Committer:
             self.entered[-1].leave()
             self.entered.pop()
 
-    # A commit, step by step as docs/protocol.md numbers them.
+    # A commit, in the numbered steps of docs/protocol.md.
 
     def _stage_large(self, writes: list[Write], sizes: list[int]) -> None:
-        """Parts of 1 MiB and more become segments; so do the largest of the rest while they are too much.
+        """Stage parts of `adopt_bytes_min` and more as segments, then the largest of the rest while they are too much.
 
-        Each takes its place in `writes` at once, so that those before one that fails are known.
+        Each replaces its entry in `writes` at once, so that those before one that fails are known.
         """
         inline_max = min(INLINE_BYTES_MAX, (self.context.tuning.journal_bytes - ENTRIES_AT) // 2)
         adopt_min = self.context.tuning.adopt_bytes_min
@@ -232,8 +238,10 @@ class Committer:
         for write in writes:
             if write.expect is not None:
                 write.partition.expect(write.expect)
-            if write.guard is not None:
-                write.guard()
+            if write.recipe is not None and write.recipe != words[CATALOG_END_WORD]:  # rule: recipe of a commit
+                raise RecipeChanged
+            if write.check is not None:
+                write.check(WriteGroup(write.partition.state.end))
         self._make_room(writes, sizes)
         steps: list[tuple[Partition, EntryPart, State]] = []
         states: dict[int, State] = {}
@@ -261,7 +269,7 @@ class Committer:
         return firsts
 
     def _make_room(self, writes: Sequence[Write], sizes: Sequence[int]) -> None:
-        """Have an active segment wherever frames go, rolled where that is due; those that begin are synced together."""
+        """Give every partition that takes frames an active segment, rolled if due; new segments are synced together."""
         begun: dict[Partition, State] = {}
         for write, size in zip(writes, sizes, strict=True):
             partition = write.partition
@@ -272,7 +280,7 @@ class Committer:
             partition.name_segment(state)
 
     def _adopted(self, write: Write, before: State | None) -> tuple[EntryPart, State]:
-        """What the journal says of a staged segment, and the state after it. Seals what is before it.
+        """Return the journal part of a staged segment, and the state after it; seal the segment before it.
 
         `before` is the state after an earlier part of the same commit in this partition.
         """
@@ -288,7 +296,8 @@ class Committer:
         elif state.active:
             raise ValueError(ONE_WRITE)
         after = State(
-            state.end + staged.span, state.end, staged.position, staged.chain, HAS_SEGMENT | SEALED, staged.salt,
+            state.end + staged.span, state.end, staged.position, staged.chain,
+            state.flags & REWRITES | HAS_SEGMENT | SEALED, staged.salt,
             staged.position, staged.chain, staged.last, state.safe, state.start,
         )  # fmt: skip
         part = EntryPart(
@@ -298,7 +307,7 @@ class Committer:
         return part, after
 
     def _placed(self, write: Write, size: int, before: State | None) -> tuple[EntryPart, State]:
-        """What the journal says of frames, with room for them, and the state after them."""
+        """Return the journal part of frames, with room reserved for them, and the state after them."""
         partition, frames = write.partition, write.frames
         if before is not None:
             raise ValueError(ONE_WRITE)
@@ -306,8 +315,8 @@ class Committer:
         end, base, position, chain, flags, salt, synced, synced_chain, _, safe, start = state
         last = position
         if len(frames) == 1:
-            data, chain = place_one(frames[0], end - base, chain)
-            end += frames[0].span
+            data, chain, _, span, *_ = place_counted(frames[0], end - base, chain)
+            end += span
         else:
             placed = place(frames, end - base, chain)
             data, chain = b"".join(placed.buffers), placed.chain
@@ -322,11 +331,13 @@ class Committer:
         return part, _state(State, after)
 
     def _without_hole(self, partition: Partition) -> State:
-        """The state of a partition whose bytes are all on disk."""
-        if partition.state.safe < partition.state.end:  # rule: hole rule
-            # A commit behind unsynced bytes would be unreachable after a power cut takes those away.
+        """Return the state of a partition after making sure that all its bytes are on disk."""
+        state = partition.state
+        if state.safe < state.end:  # rule: hole rule
+            # A commit after unsynced bytes would be unreachable after a power cut that loses those.
             partition.sync()
-        return partition.state
+            state = partition.state
+        return state
 
     def _journal(self, file: JournalFile, steps: Sequence[tuple[Partition, EntryPart, State]]) -> None:
         """Mark every participant, write the entry, sync it: the commit point."""
@@ -344,7 +355,7 @@ class Committer:
             position, chain = file.write_entry(parts)
         except by_system() as error:
             if any(file.follow()):  # rule: entry that is whole though its write failed
-                # The entry is whole all the same, so a replay would find it: as if this process had died.
+                # The entry is complete all the same, so a replay would find it: act as if this process had died.
                 self.journal.close()
                 raise DurabilityError(
                     f"Writing to the journal failed: {error.strerror}; the next commit decides what becomes of this.",
@@ -359,7 +370,7 @@ class Committer:
         try:
             file.sync()  # rule: journal entry
         except DurabilityError:
-            # As if this process had died: the marks stay, and the next holder resolves into a new file.
+            # Act as if this process had died: the marks stay, and the next lock holder resolves it into a new file.
             self.journal.close()
             raise
         self.own_lsn = lsn  # rule: entry of this process
@@ -367,7 +378,7 @@ class Committer:
         self.journal.changed()
 
     def _apply(self, steps: Sequence[tuple[Partition, EntryPart, State]]) -> tuple[int, int]:
-        """Write what the journal holds into the segments and publish it; how many partitions wait, how many failed."""
+        """Write the journal entry to the segments, publish it; return how many partitions wait, how many failed."""
         words = self.context.tails.words
         by_slot: dict[int, list[tuple[Partition, EntryPart, State]]] = {}
         for step in steps:
@@ -375,14 +386,14 @@ class Committer:
         done = []
         pending = failed = 0
         for some in by_slot.values():
-            # Of several segments in one partition only the state after the last is ever seen.
+            # If a partition gets several segments, readers see only the state after the last.
             partition, _, state = some[-1]
             try:
                 if words[partition.word + FAILED]:
                     raise OSError(errno.EIO, "a sync failed earlier")
-                # A state that names the adopted segment was stored behind the sync of its name. It is not moved again:
-                # whoever died while it is away would leave a partition without its newest segment.
-                if partition.state.salt != state.salt or some[-1][1].kind == WRITE:
+                # A state that names the adopted segment was stored after the sync of its name. The segment is not moved
+                # again: a process that died while it is moved away would leave a partition without its newest segment.
+                if some[-1][1].kind == WRITE or partition.state.salt != state.salt:
                     self._apply_parts(partition, [part for _, part, _ in some])
                 done.append((partition, state))
             except by_system() as error:
@@ -400,17 +411,18 @@ class Committer:
         return pending, failed
 
     def _apply_parts(self, partition: Partition, parts: Sequence[EntryPart]) -> None:
-        """Write the one part of a partition, or give the staged segments their names."""
+        """Write the one part of a partition, or rename its staged segments."""
         names = []
         for part in parts:
             if part.kind == WRITE:
                 self.files.write(partition.descriptor, part.data, part.position)
             else:
                 names.append((f"{partition.path}/{part.data.decode()}", f"{partition.path}/{segment_name(part.base)}"))
-        # From the last to the first, so that no segment is ever without those before it.
+        # From the last to the first, so that no segment ever exists without those before it.
         for source, target in reversed(names):  # rule: first to last
             if self.files.stat(source) is None:  # rule: adopted name moved back
-                # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
+                # After a failed directory fsync the kernel may consider the name clean; renaming it twice dirties it
+                # again.
                 self.files.rename(target, source)
         for source, target in names:  # rule: adopted name given anew
             self.files.rename(source, target)
@@ -420,7 +432,7 @@ class Committer:
     # The journal's own state; the lock is held.
 
     def _ready(self, need: int) -> JournalFile:
-        """The newest journal file with room for `need` bytes under a header that is certainly on disk."""
+        """Return the newest journal file with room for `need` bytes after a header that is certainly on disk."""
         file = self.journal.newest()
         if file.room() < need or file.place.position > file.size * CHECKPOINT_SHARE:
             self.checkpoint_locked()
@@ -433,7 +445,7 @@ class Committer:
     # Resolving and checkpointing; the lock is held.
 
     def resolve_locked(self) -> None:
-        """Decide what a dead commit left: complete in the journal means committed, so it is rolled forward."""
+        """Decide the commit of a dead process: complete in the journal means committed, so it is rolled forward."""
         words = self.context.tails.words
         self.context.check_writable()
         lsn = words[UNRESOLVED_WORD]
@@ -461,7 +473,7 @@ class Committer:
             words[UNRESOLVED_WORD] = 0
 
     def resolve_as_far(self) -> None:
-        """Resolve what a dead commit left, for one that frees space: it does not wait until there is some."""
+        """Resolve the commit of a dead process, if there is room; a caller that frees space does not wait for room."""
         try:
             self.resolve_locked()
         except DiskFullError:
@@ -470,15 +482,15 @@ class Committer:
             self.entered = []
 
     def may_adopt(self, partition: Partition) -> bool:
-        """Whether the journal may name segments that are staged in a partition; after `resolve_as_far`."""
+        """Return whether the journal may name segments staged in a partition; call it after `resolve_as_far`."""
         return partition.failed or bool(self.context.tails.words[partition.word + PENDING])
 
     def _settle_drop(self, slots: Sequence[int]) -> None:
-        """Decide what a dead drop left: it happened if its record was published, and never will otherwise."""
+        """Decide the drop of a dead process: it happened if its record was published, and never will otherwise."""
         words = self.context.tails.words
         catalog = self.locate(CATALOG_SLOT)
         assert catalog is not None
-        # Where nobody can tell what the catalog holds, its topic takes no appends until a recovery or a repair knows.
+        # If the content of the catalog is unknown, the topic takes no appends until a recovery or a repair.
         failed = catalog.failed
         if not failed:
             self._enter(catalog)
@@ -491,28 +503,28 @@ class Committer:
             self.entered.remove(catalog)
         for slot in slots:
             word = word_of(slot)
-            dropped = not failed and self.is_dropped(slot)
+            dropped = not failed and self.is_dropped(slot, words[word + INCARNATION])
             if failed:
                 words[word + FAILED] = UNSYNCABLE
             elif dropped:
                 words[word + INCARNATION] = 0
-            # A topic that stays has yet to get what a commit left for it, when there was no room.
+            # A topic that stays keeps the mark of a commit that could not be applied on a full disk.
             words[word + PENDING] = 0 if dropped else beneath(words[word + PENDING])  # rule: commit beneath a dead drop
             if dropped:
                 words[word + DIRTY] = 0
                 words[word + SAFE] = words[word + END]
 
     def _enter_pending(self, slot: int) -> Partition | None:
-        """Lock one participant of a dead commit; one that is damaged is marked failed and left out."""
+        """Lock one participant of a dead process's commit; mark a damaged one as failed and leave it out."""
         partition = self.locate(slot)
         if partition is None:
-            # Its topic was dropped, by a process that died before it could say so here.
+            # Its topic was dropped by a process that died before it could clear this mark.
             self.context.tails.words[word_of(slot) + PENDING] = 0
             return None
         try:
             self._enter(partition, resolving=True)
         except CorruptionError:
-            # `dirty` stays and pins the journal file: repairing needs its bytes.
+            # `dirty` stays and pins the journal file: a repair needs its bytes.
             self.context.tails.words[partition.word + PENDING] = 0
             partition.abandon()
             self.entered.remove(partition)
@@ -532,15 +544,15 @@ class Committer:
         pending, _ = self._apply(steps)
         self.context.tails.wake()
         if pending:
-            # The caller's own write was not begun, so this is not its CommittedNotVisibleError.
+            # The caller's own write was not started, so this is not its CommittedNotVisibleError.
             raise DiskFullError(
                 "The disk is full: an earlier commit has to be written to its partitions first.", hint=MAKE_ROOM
             )
 
     def _repeat(self, entry: JournalEntry) -> int:
-        """Write a dead committer's entry as the first of a new file: it alone may be neither trusted nor rewritten.
+        """Write a dead process's entry as the first of a new file: its only copy can be neither trusted nor rewritten.
 
-        Returns the generation that holds it.
+        Return the generation that holds it.
         """
         try:
             file = self.journal.newest()
@@ -556,7 +568,7 @@ class Committer:
                 raise storage_error(error, "writing to the journal", file.path) from error
             file.sync()  # rule: repeated entry
         except DurabilityError:
-            # Two files failed: this is not one bad block.
+            # Two files failed, which is not one bad block.
             self.context.tails.words[LOG_FAILED_WORD] = 1
             raise
         self.own_lsn = entry.lsn
@@ -565,12 +577,12 @@ class Committer:
         return following
 
     def _state_after(self, partition: Partition, part: EntryPart) -> State:
-        """The state after a part, from the state in the slot: a repeat of a step already taken gives the same."""
+        """Return the state after a part, computed from the state in the slot; a repeated step gives the same."""
         state = partition.state
         if part.kind == ADOPT:
             return State(
-                part.end, part.base, part.position, part.chain, HAS_SEGMENT | SEALED, part.salt,
-                part.position, part.chain, part.last, state.safe, state.start,
+                part.end, part.base, part.position, part.chain, state.flags & REWRITES | HAS_SEGMENT | SEALED,
+                part.salt, part.position, part.chain, part.last, state.safe, state.start,
             )  # fmt: skip
         if (state.base, state.salt) != (part.base, part.salt):
             raise CorruptionError(
@@ -578,8 +590,8 @@ class Committer:
             )
         return state._replace(end=part.end, position=part.position + len(part.data), chain=part.chain, last=part.last)
 
-    def checkpoint_locked(self) -> list[DurabilityError]:
-        """Sync what the journal vouches for and move its generation; a failed dirty slot pins its file."""
+    def checkpoint_locked(self, *, renew: bool = False) -> list[DurabilityError]:
+        """Sync the partitions that need the journal and move its generation; a failed dirty slot pins its file."""
         failures: list[DurabilityError] = []
         words = self.context.tails.words
         self.context.check_writable()
@@ -594,7 +606,7 @@ class Committer:
             return failures
         file = self.journal.newest()
         first, generation = file.first_generation, file.generation_number
-        if any(mark >= first for mark in pinned):  # rule: failed partitions pin their file
+        if renew or any(mark >= first for mark in pinned):  # rule: failed partitions pin their file
             self.journal.new_file(file.number + 1, generation + 1, file.place.lsn)
         elif file.place.position > ENTRIES_AT:
             self.journal.start(file, first, generation + 1, file.place.lsn)
@@ -604,7 +616,7 @@ class Committer:
         return failures
 
     def _settle(self, slots: Sequence[int], failures: list[DurabilityError]) -> list[int]:
-        """Sync dirty partitions; those that failed, earlier or now, which is noted."""
+        """Sync dirty partitions; return those that failed, earlier or now, and add the new failures to `failures`."""
         kept, entered, idle = [], [], []
         for slot in slots:
             partition = self.locate(slot)
@@ -637,17 +649,17 @@ class Committer:
             self.entered.remove(partition)
         for partition in idle:
             if partition not in failed:
-                # Opened for this alone: many dirty partitions must not use up the descriptors.
+                # Opened only for this: many dirty partitions must not use up the descriptors.
                 partition.retire()
         return kept
 
     def forget(self) -> None:
-        """In a forked child: close what was inherited."""
+        """Close inherited descriptors in a forked child."""
         self.lock.forget()
         self.journal.close()
         self.entered = []
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self.journal.close()
         self.lock.forget()

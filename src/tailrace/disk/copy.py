@@ -1,4 +1,4 @@
-"""Copying a segment: large pieces from one file to another, every frame checked while it passes."""
+"""Copying a segment: large pieces from one file to another, with every frame checked on the way."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4 << 20
 
-# Copies that are synced together.
+# Number of copies that are synced together.
 SETTLED_FILES_MAX = 64
 SETTLED_BYTES_MAX = 32 << 20
 
 
 class Wanted(NamedTuple):
-    """A segment as the moment of a backup saw it: the newest of a partition ends where its state says."""
+    """A segment as the backup point saw it: the newest of a partition ends where its state says."""
 
     topic_id: int
     partition: int
     base: int
-    # Of the newest segment while it takes appends: where its frames end, their chain, its salt. None when sealed.
+    # For the newest segment while it takes appends: where its frames end, their chain, its salt. None when sealed.
     active: tuple[int, int, int] | None
 
 
 class Identity(NamedTuple):
-    """What tells a segment from every other, and from what it was before."""
+    """What distinguishes a segment from every other, and from its earlier contents."""
 
     salt: int
     size: int
@@ -50,7 +50,7 @@ class Copied(NamedTuple):
 
 
 def identify(files: Files, descriptor: int, wanted: Wanted) -> Identity | None:
-    """Who a segment is, by its header and footer alone; None when these do not fit."""
+    """Return the identity of a segment from its header and footer alone; None if these do not fit."""
     header = read_segment_header(files, descriptor)
     if header is None or not header.belongs(wanted.topic_id, wanted.partition, wanted.base):
         return None
@@ -64,18 +64,18 @@ def identify(files: Files, descriptor: int, wanted: Wanted) -> Identity | None:
 
 
 def copy_segment(
-    files: Files, source: int, target: int, wanted: Wanted, tell: Callable[[int], None] | None = None
+    files: Files, source: int, target: int, wanted: Wanted, report: Callable[[int], None] | None = None
 ) -> Copied:
-    """Copy an open segment into an open, empty file and check what passes; what is damaged is copied as it is."""
+    """Copy an open segment into an open, empty file and check it on the way; damaged bytes are copied as they are."""
     size = wanted.active[0] if wanted.active is not None else files.stat_open(source).size
-    pipe = _Pipe(files, source, target, size, tell)
+    pipe = _Pipe(files, source, target, size, report)
     try:
         span, wrong = _check(files, source, pipe, wanted)
     except VersionError as error:
         span, wrong = 0, str(error)
     pipe.finish()
     if pipe.reached < size and wrong is None:
-        # All frames are there: the file ends in the padding behind the last one.
+        # All frames are there: the file ends in the padding after the last one.
         pipe.pad()
     if pipe.reached < size:
         wrong = wrong or f"the file ends at {pipe.reached}, not at {size}"
@@ -84,7 +84,7 @@ def copy_segment(
 
 
 def _check(files: Files, source: int, pipe: _Pipe, wanted: Wanted) -> tuple[int, str | None]:
-    """How many offsets fit, and what is wrong behind them."""
+    """Return how many offsets are valid, and what is wrong after them."""
     header = read_segment_header(files, source)
     if header is None or not header.belongs(wanted.topic_id, wanted.partition, wanted.base):
         wrong = "is damaged" if header is None else header.misfit(wanted.topic_id, wanted.partition)
@@ -99,7 +99,7 @@ def _check(files: Files, source: int, pipe: _Pipe, wanted: Wanted) -> tuple[int,
             return 0, "the footer is damaged"
         stop, end_chain = footer.position, footer.chain
     position, span, chain, _ = follow_chain(pipe.read, ChainEnd(HEADER_BYTES, 0, salt_chain(header.salt), 0), stop)
-    # In a sealed segment the footer says where it ends, also inside of what was one write.
+    # In a sealed segment the footer says where it ends, also inside of one write group.
     for found in walk(pipe.read, position, span, chain, stop, bodies=True):
         frame = found.header
         position = found.position + frame.size
@@ -113,24 +113,24 @@ def _check(files: Files, source: int, pipe: _Pipe, wanted: Wanted) -> tuple[int,
 
 
 class _Pipe:
-    """Reads a file once, from its beginning to its end, and writes what it reads to another."""
+    """Reads a file once, from its start to its end, and writes what it reads to another."""
 
     def __init__(
-        self, files: Files, source: int, target: int, size: int, tell: Callable[[int], None] | None = None
+        self, files: Files, source: int, target: int, size: int, report: Callable[[int], None] | None = None
     ) -> None:
         self.files = files
         self.source = source
         self.target = target
         self.size = size
-        self.tell = tell
+        self.report = report
         self.crc = 0
-        # How far the source was read, and the part of it that a walk may still ask for.
+        # How far the source was read, and the part of it that a walk may still request.
         self.reached = 0
         self.first = 0
         self.buffer = memoryview(b"")
 
     def read(self, count: int, position: int) -> memoryview:
-        """What a walk asks for; it goes forward, so what lies before is forgotten, and read again if need be."""
+        """Return bytes for a walk; it moves forward, so earlier bytes are dropped, and read again if needed."""
         if position < self.first:
             return memoryview(self.files.read(self.source, min(count, self.size - position), position))
         at = position - self.first
@@ -155,28 +155,28 @@ class _Pipe:
         self.files.write(self.target, data, self.reached)
         self.crc = crc32c(data, self.crc)
         self.reached += len(data)
-        if self.tell is not None:
-            self.tell(len(data))
+        if self.report is not None:
+            self.report(len(data))
 
     def pad(self) -> None:
         """Write zeros for what the file lacks of its size."""
         self._put(bytes(self.size - self.reached))
 
     def finish(self) -> None:
-        """Copy what no walk asked for: footers, and what lies behind a damage."""
+        """Copy what no walk requested: footers, and what follows a damage."""
         while self.reached < self.size and self._next():
             pass
 
 
-def copy_file(files: Files, source: int, target: int, tell: Callable[[int], None] | None = None) -> tuple[int, int]:
-    """Copy an open file into an open, empty one; its size and its CRC-32C."""
-    pipe = _Pipe(files, source, target, files.stat_open(source).size, tell)
+def copy_file(files: Files, source: int, target: int, report: Callable[[int], None] | None = None) -> tuple[int, int]:
+    """Copy an open file into an open, empty one, and return its size and its CRC-32C."""
+    pipe = _Pipe(files, source, target, files.stat_open(source).size, report)
     pipe.finish()
     return pipe.reached, pipe.crc
 
 
 class Settling:
-    """Copies that are written and not synced yet: synced together, then given their names."""
+    """Copies that are written and not synced yet: synced together, then renamed."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -191,7 +191,7 @@ class Settling:
             self.finish()
 
     def finish(self) -> None:
-        """Sync everything, then name it."""
+        """Sync everything, then rename it."""
         try:
             sync_all(self.files.sync_data, [descriptor for descriptor, _, _ in self._written])  # rule: copied files
         finally:
@@ -201,7 +201,7 @@ class Settling:
                 self.files.rename(path, name)
 
     def close(self) -> list[tuple[int, str, str]]:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         written, self._written, self._bytes = self._written, [], 0
         for descriptor, _, _ in written:
             self.files.close(descriptor)

@@ -1,4 +1,4 @@
-"""Who raised an error: the operating system, or a signal handler that interrupted the call."""
+"""The origin of an error: the operating system, or a signal handler that interrupted the call."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def by_system(*kinds: type[Kind]) -> tuple[type[Kind], ...]: ...
 
 
 def by_system(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
-    """What an `except` catches: errors of these kinds (OSError unless given), unless a signal handler raised this one.
+    """Return what an `except` catches: these kinds (OSError unless given), or nothing if a signal handler raised it.
 
-    A handler raises inside of whatever call its signal came into, and its own error may be an OSError: TimeoutError is
-    one. Taken for a failure of the disk it would be translated, or make a partition read-only; it is an interrupt like
-    Ctrl-C, and must pass through in the same way. So every `except` of an OSError in this package asks here.
+    A handler raises inside of whatever call its signal interrupted, and its own error may be an OSError: TimeoutError
+    is one. Taken for a failure of the disk it would be translated, or make a partition read-only; it is an interrupt
+    like Ctrl-C, and must pass through in the same way. So every `except` of an OSError in this package calls this.
     """
     error = sys.exception()
     if error is not None and is_from_handler(error):
@@ -33,10 +33,10 @@ def by_system(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
 
 
 def is_from_handler(error: BaseException) -> bool:
-    """Whether an error was raised in a signal handler, as its traceback shows.
+    """Return whether an error was raised in a signal handler, as its traceback shows.
 
     Python calls a handler with the frame that it interrupted, from that very frame; no other function is called so. A
-    handler that has let go of its argument is known as long as it is the one of its signal.
+    handler that has deleted its argument is recognized as long as it is the one of its signal.
     """
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:
@@ -48,15 +48,15 @@ def is_from_handler(error: BaseException) -> bool:
 
 
 def _handles(called: FrameType) -> bool:
-    """Whether a function outside of this package is what Python calls for a signal now."""
+    """Return whether a function outside of this package is the current handler of a signal."""
     if called.f_globals.get("__name__", "").startswith("tailrace."):
-        # Asked first, because a look at every signal costs more than most system calls.
+        # Checked first, because looking up every signal costs more than most system calls.
         return False
     return any(_code_of(signal.getsignal(number)) is called.f_code for number in signal.valid_signals())
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code of a function, of a method, of what a partial calls, or of an object that can be called."""
+    """Return the code of a function, of a method, of what a partial calls, or of a callable object."""
     while isinstance(handler, partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)
@@ -66,16 +66,16 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _was_given(called: FrameType, caller: FrameType) -> bool:
-    """Whether a function has the frame that called it among its arguments."""
+    """Return whether a function has the frame that called it among its arguments."""
     code = called.f_code
-    # 4: it takes any number of them.
+    # Flag 4: it takes any number of arguments.
     count = code.co_argcount + code.co_kwonlyargcount + (code.co_flags & 4 > 0)
     values = [called.f_locals.get(name) for name in code.co_varnames[:count]]
     return any(value is caller or (type(value) is tuple and any(each is caller for each in value)) for value in values)
 
 
 class Tolerating:
-    """As contextlib.suppress(OSError): inside, an error of the system ends the block; one of a handler passes by."""
+    """Like contextlib.suppress(OSError): an error of the system ends the block, an error of a signal handler passes."""
 
     __slots__ = ()
 

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: a longer list is EINVAL.
-LOCK_SPIN_SECONDS = 0.0002  # A holder that only writes is gone by then; waking a helper costs about as much.
+LOCK_SPIN_SECONDS = 0.0002  # A holder that only writes is done by then; waking a helper costs about as much.
 LOCK_SPIN_STEP_SECONDS = 0.00001
 LOCK_POLL_SECONDS = 0.001
 WAITERS_IDLE_MAX = 4
 WAITERS_MAX = 16
-# How often a directory that is to be removed may be found not empty after all.
+# How often a directory to be removed may be found not empty.
 _REMOVE_LOOKS_MAX = 64
 
-# Bound once: an attribute look-up on a module costs a twentieth of the system call it leads to.
+# Bound once: an attribute look-up on a module costs a twentieth of the system call that follows.
 _pread, _pwrite, _pwritev = os.pread, os.pwrite, os.pwritev
 _flock = fcntl.flock
 _advise, _DONT_NEED = getattr(os, "posix_fadvise", None), getattr(os, "POSIX_FADV_DONTNEED", 0)
@@ -49,7 +49,6 @@ _time_ns = time.time_ns
 _EXCLUSIVE, _SHARED, _UNLOCK = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN
 _EXCLUSIVE_NOW, _SHARED_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB
 LOCK_NOW, UNLOCK = _EXCLUSIVE_NOW, _UNLOCK
-_PLAIN = (bytes, bytearray)
 
 
 class Stat(NamedTuple):
@@ -72,7 +71,7 @@ class Map:
         self.words = self.view.cast("Q")
 
     def close(self) -> None:
-        """Unmap; a slice that still lives keeps the memory until it is collected."""
+        """Unmap; a slice that is still referenced keeps the memory until it is collected."""
         self.words.release()
         try:
             self.view.release()
@@ -89,29 +88,29 @@ class Files:
 
     __slots__ = ()
 
-    # Whether every publish raises a file event, even when nobody waits for one: so do files that count publishes.
+    # Whether every publish raises a file event, even without a waiter: files that count publishes need it.
     tells_always = False
-    # How much more than needed is reserved at once; nothing where every reservation is to be seen.
+    # How much more than needed is reserved at once; 0 in tests that observe every reservation.
     reserve_ahead_bytes = 65_536
     process_id = staticmethod(os.getpid)
     monotonic = staticmethod(time.monotonic)
     random_bytes = staticmethod(os.urandom)
     close = staticmethod(os.close)
     truncate = staticmethod(os.ftruncate)
-    # With LOCK_NOW or UNLOCK; BlockingIOError when another has the lock. The short way of `lock` and `unlock`.
+    # With LOCK_NOW or UNLOCK; BlockingIOError if another holds the lock. The short form of `lock` and `unlock`.
     flock = staticmethod(fcntl.flock)
     sync_everything = staticmethod(os.sync)
 
     def host_name(self) -> str:
-        """The name of this machine."""
+        """Return the name of this machine."""
         return os.uname().nodename
 
     def now_us(self) -> int:
-        """Microseconds since 1970, UTC."""
+        """Return microseconds since 1970, UTC."""
         return _time_ns() // 1000
 
     def clock_ns(self) -> Callable[[], int]:
-        """A function that reads the clock of `now_us` in nanoseconds: half the price where every record asks."""
+        """Return a function that reads the clock of `now_us` in nanoseconds, at half the cost for calls per record."""
         if type(self).now_us is _NOW_US:
             return _time_ns
         return lambda: self.now_us() * 1000
@@ -120,36 +119,36 @@ class Files:
         time.sleep(seconds)
 
     def boot_id(self) -> bytes:
-        """16 bytes that change when the machine starts anew; TAILRACE_BOOT_ID stands in for a reboot in tests."""
+        """Return 16 bytes that change when the machine boots; TAILRACE_BOOT_ID simulates a reboot in tests."""
         given = os.environ.get(BOOT_ID_VARIABLE)
         if given:
             return hashlib.sha256(given.encode()).digest()[:16]
         return uuid.UUID(_boot_session()).bytes
 
     def stat(self, path: str) -> Stat | None:
-        """What `path` refers to, or None when there is nothing."""
+        """Return what `path` refers to, or None if it does not exist."""
         try:
             return _stat_of(os.stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def modified_us(self, path: str) -> int:
-        """When a file was last written to, in microseconds since 1970."""
+        """Return when a file was last written to, in microseconds since 1970."""
         return os.stat(path).st_mtime_ns // 1000
 
     def is_link(self, path: str) -> bool:
-        """Whether `path` is a symbolic link, wherever it leads."""
+        """Return whether `path` is a symbolic link, wherever it leads."""
         return os.path.islink(path)
 
     def stat_open(self, fd: int) -> Stat:
         return _stat_of(os.fstat(fd))
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in `path`, sorted."""
+        """Return the names in `path`, sorted."""
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str, exist_ok: bool = True) -> bool:
-        """Make one level; True when it was not there. Its name is durable after sync_directory of its parent."""
+        """Create one level; return True if it was missing. Its name is durable after sync_directory of its parent."""
         while True:
             try:
                 os.mkdir(path)
@@ -159,7 +158,7 @@ class Files:
                     return False
                 if not exist_ok or os.path.lexists(path):
                     raise
-                # Somebody removed it between the two looks: it is to be made again.
+                # Another process removed it between the two calls: it is created again.
         if os.geteuid() == 0:
             _hand_over(path)
         return True
@@ -171,7 +170,7 @@ class Files:
         os.rmdir(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, in place of what had it: at no moment is neither there."""
+        """Rename `source` to `target`, replacing it atomically."""
         os.replace(source, target)
 
     def link(self, source: str, target: str) -> None:
@@ -179,7 +178,7 @@ class Files:
         os.link(source, target)
 
     def sync_directory(self, path: str) -> None:
-        """Bring the names in `path` to the medium."""
+        """Sync the names in `path` to the medium."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync_names(fd)
@@ -187,19 +186,19 @@ class Files:
             os.close(fd)
 
     def free_bytes(self, path: str) -> int:
-        """Bytes an unprivileged process can still write on the file system of `path`."""
+        """Return how many bytes an unprivileged process can still write on the file system of `path`."""
         figures = os.statvfs(path)
         return figures.f_bavail * figures.f_frsize
 
     def disk_bytes(self, path: str) -> int:
-        """Size of the file system of `path`."""
+        """Return the size of the file system of `path`."""
         figures = os.statvfs(path)
         return figures.f_blocks * figures.f_frsize
 
     def open(
         self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False, directory: bool = False
     ) -> int:
-        """A descriptor; `create` and `exclusive` (must not exist yet) imply `write`."""
+        """Return a descriptor; `create` and `exclusive` (must not exist yet) imply `write`."""
         flags = os.O_CLOEXEC
         if exclusive:
             flags |= os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -213,7 +212,7 @@ class Files:
         made = [*map(os.open, (path,), (flags,), (0o666,))]
         if create or exclusive:
             try:
-                # The first call behind the opening is where an interrupt comes up that came during it.
+                # An interrupt that arrived during the open is raised at the first call after it.
                 if os.geteuid() == 0:
                     _hand_over(path, made[0])
             except BaseException:
@@ -222,7 +221,7 @@ class Files:
         return made[0]
 
     def read(self, fd: int, count: int, position: int) -> bytes:
-        """`count` bytes from `position`, fewer only at the end of the file."""
+        """Return `count` bytes from `position`, fewer only at the end of the file."""
         data = _pread(fd, count, position)
         if len(data) == count or not data:
             return data
@@ -239,7 +238,7 @@ class Files:
     def write(self, fd: int, data: ReadableBuffer, position: int) -> None:
         """Write all of `data` at `position`; after an error any part of it may be in the file."""
         done = _pwrite(fd, data, position)
-        if type(data) in _PLAIN and done == len(data):  # type: ignore[arg-type]  # bytes and bytearray have a length.
+        if type(data) is bytes and done == len(data):
             return
         view = memoryview(data).cast("B")
         while done < len(view):
@@ -249,7 +248,7 @@ class Files:
             done += count
 
     def write_all(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> int:
-        """Write byte buffers one after another in as few calls as there can be; the number of bytes written."""
+        """Write byte buffers one after another in as few calls as possible; return the number of bytes written."""
         start = position
         for first in range(0, len(buffers), BUFFERS_MAX):
             some = buffers[first : first + BUFFERS_MAX]
@@ -272,11 +271,11 @@ class Files:
     if sys.platform == "darwin":
 
         def sync_data(self, fd: int) -> None:
-            """Bring the file's bytes and size, not its name, to the medium: fsync stops at the drive's cache here."""
+            """Sync the file's bytes and size, not its name, to the medium: fsync stops at the drive's cache here."""
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
 
         def reserve(self, fd: int, position: int, count: int) -> None:
-            """Make sure that the space of [position, position + count) is there; the file grows to hold it."""
+            """Reserve the space of [position, position + count); the file grows to hold it."""
             size = os.fstat(fd).st_size
             if position + count > size:
                 request = struct.pack("Iiqqq", _ALLOCATE_ALL, _FROM_END_OF_FILE, 0, position + count - size, 0)
@@ -286,11 +285,11 @@ class Files:
     else:
 
         def sync_data(self, fd: int) -> None:
-            """Bring the file's bytes and size, not its name, to the medium."""
+            """Sync the file's bytes and size, not its name, to the medium."""
             os.fdatasync(fd)
 
         def reserve(self, fd: int, position: int, count: int) -> None:
-            """Make sure that the space of [position, position + count) is there; the file grows to hold it."""
+            """Reserve the space of [position, position + count); the file grows to hold it."""
             if count:
                 os.posix_fallocate(fd, position, count)
 
@@ -299,27 +298,28 @@ class Files:
         _raise_event(fd, position)
 
     def start_writing(self, fd: int, position: int, count: int) -> None:
-        """Let the kernel begin to write out less than a page of bytes, and return at once: a hint, never a sync.
+        """Ask the kernel to start writing out less than a page of bytes, and return at once: a hint, never a sync.
 
-        DONTNEED drops whole pages of its range only, so what is less than a page stays in memory for readers.
+        DONTNEED drops whole pages of its range only, so less than a page stays in memory for readers.
         """
         if _advise is not None:
             try:
                 _advise(fd, position, count, _DONT_NEED)
             except by_system():
-                # A file system without hints; what matters is the sync that follows.
+                # A file system without hints; only the sync that follows matters.
                 return
 
     def forget_cache(self, fd: int) -> None:
-        """Let the page cache go of what it has of a file and is on the medium, so that reading shows the medium."""
+        """Drop the clean pages of a file from the page cache, so that reading shows the medium."""
         if _advise is not None:
             _advise(fd, 0, 0, _DONT_NEED)
 
     def lock(self, fd: int, *, shared: bool = False, timeout: float = 0.0) -> bool:
-        """flock the open file of `fd`, exclusively unless `shared`; False when it was not to be had in `timeout`.
+        """flock the open file of `fd`, exclusively unless `shared`; return False if `timeout` ends first.
 
-        After False with a timeout, and after any exception, the descriptor is spent: the caller closes it and opens
-        another. A helper may still be waiting on a duplicate, and the lock it gets goes with the last descriptor.
+        After False with a timeout, and after any exception, the descriptor must not be used again: the caller closes it
+        and opens another. A helper may still be waiting on a duplicate, and a lock it gets is released with the last
+        descriptor.
         """
         try:
             _flock(fd, _SHARED_NOW if shared else _EXCLUSIVE_NOW)
@@ -333,7 +333,7 @@ class Files:
         _flock(fd, _UNLOCK)
 
     def lock_holder(self, fd: int) -> int | None:
-        """A process that holds the lock on the open file of `fd`, when the system tells."""
+        """Return a process that holds the lock on the open file of `fd`, if the system tells."""
         try:
             with open("/proc/locks", encoding="ascii") as file:
                 lines = file.readlines()
@@ -354,15 +354,15 @@ class Files:
         return near[0] if len(near) == 1 and near[0] > 0 else None
 
     def map(self, fd: int, size: int, *, write: bool = True) -> Map:
-        """The first `size` bytes, which must be in the file, shared with every process that maps them."""
+        """Map the first `size` bytes, which must be in the file, shared with every process that maps them."""
         return Map(_memory(fd, size, mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ))
 
     def map_read(self, fd: int, size: int) -> memoryview:
-        """The first `size` bytes of a file that no longer changes; the memory lives as long as its views."""
+        """Map the first `size` bytes of a file that no longer changes; the memory lives as long as its views."""
         return memoryview(_memory(fd, size, mmap.PROT_READ)) if size else memoryview(b"")
 
     def watch(self, path: str, closes: str | None = None) -> Watch:
-        """Something that wakes when `path` is written to, or a file of the directory `closes` is closed by a writer."""
+        """Return a Watch that wakes when `path` is written to, or a writer closes a file of the directory `closes`."""
         return Watch(path, closes)
 
 
@@ -374,7 +374,7 @@ def _stat_of(result: os.stat_result) -> Stat:
 
 
 def _hand_over(path: str, descriptor: int | None = None) -> None:
-    """Give what root created to whom the directory around it belongs, who else could not go on with their own log."""
+    """Give what root created to the owner of the parent directory, who otherwise could not write to their own log."""
     parent = os.stat(os.path.dirname(path) or ".")
     made = path if descriptor is None else descriptor
     if parent.st_uid and not os.stat(made).st_uid:
@@ -382,7 +382,7 @@ def _hand_over(path: str, descriptor: int | None = None) -> None:
             os.chown(made, parent.st_uid, parent.st_gid)
             os.chmod(made, parent.st_mode & (0o7777 if descriptor is None else 0o666))
         except by_system():
-            # Where even root may not, it stays root's.
+            # If even root may not change the owner, it stays root's.
             return
 
 
@@ -419,7 +419,7 @@ if sys.platform == "darwin":
 else:
 
     def _raise_event(fd: int, position: int) -> None:
-        # A read is an event like a write, at a third of the price: it takes no part in the file system's journal.
+        # A read is an event like a write, at a third of the cost: it is not part of the file system's journal.
         _pread(fd, 1, position)
 
     _sync_names = os.fsync
@@ -435,12 +435,12 @@ def _wait_for_lock(fd: int, shared: bool, timeout: float) -> bool:
     if _poll_lock(fd, operation, min(time.monotonic() + LOCK_SPIN_SECONDS, deadline), LOCK_SPIN_STEP_SECONDS):
         return True
     if len(_duplicates) >= WAITERS_MAX:
-        # An abandoned wait keeps its thread until the holder lets go: beyond so many, look now and then instead.
+        # An abandoned wait keeps its thread until the holder releases the lock: beyond this number, poll instead.
         return _poll_lock(fd, operation, deadline, LOCK_POLL_SECONDS)
     try:
         waiter = _idle.pop() if _idle else _Waiter()
     except (IndexError, RuntimeError):
-        # No thread can start while the interpreter ends, and a log may still have to be closed then.
+        # No thread can start while the interpreter exits, and a log may still have to be closed then.
         return _poll_lock(fd, operation, deadline, LOCK_POLL_SECONDS)
     request = _Request(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0), _SHARED if shared else _EXCLUSIVE)
     waiter.ask(request)
@@ -476,9 +476,9 @@ class _Request:
 
 
 def remove_tree(files: Files, path: str) -> None:
-    """Remove a directory and all below it; of a symbolic link the link alone, never what it leads to.
+    """Remove a directory and all below it; for a symbolic link only the link, never its target.
 
-    Whoever does not know yet that it goes may still make a file in it, or take one away.
+    A process that does not know of the removal yet may still create a file in it, or remove one.
     """
     if files.is_link(path):
         files.remove_file(path)
@@ -501,11 +501,11 @@ def remove_tree(files: Files, path: str) -> None:
 
 
 class _Waiter:
-    """A thread that blocks in flock for callers who may give up.
+    """A thread that blocks in flock for callers that may give up.
 
-    It closes the duplicate as soon as it has the lock. The lock belongs to the open file, so a caller who waited keeps
-    it through its own descriptor, and one who gave up and closed that descriptor left the duplicate as the last:
-    closing it frees the lock.
+    It closes the duplicate as soon as it has the lock. The lock belongs to the open file, so a caller that waited keeps
+    it through its own descriptor, and a caller that gave up and closed that descriptor left the duplicate as the last:
+    closing it releases the lock.
     """
 
     __slots__ = ("_asked", "_request")
@@ -546,7 +546,7 @@ _duplicates: set[int] = set()
 
 
 def _forget_waiters() -> None:
-    """In a child the threads are gone, and their duplicates would keep the parent's locks alive after it."""
+    """Forget the waiters in a forked child: their duplicates would keep the parent's locks after it ended."""
     _idle.clear()
     for duplicate in _duplicates:
         os.close(duplicate)

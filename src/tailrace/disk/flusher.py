@@ -1,4 +1,4 @@
-"""The flusher: a thread that brings to disk what was appended without waiting for it."""
+"""The flusher: a thread that syncs appends that did not wait for the disk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tailrace.disk.threads import OneThread
 
 
 class Flusher:
-    """Calls `flush` about every `interval` seconds, or earlier when an append asked for it.
+    """Calls `flush` about every `interval` seconds, or earlier if an append requires it.
 
-    The thread starts with the first append and is a daemon: correctness never depends on it, a closed or killed
-    process leaves its unsynced bytes to the flushers of the others and to recovery.
+    The thread starts with the first append and is a daemon: correctness never depends on it, since the flushers of
+    other processes and recovery sync what a closed or killed process left.
     """
 
     def __init__(self, interval: float, monotonic: Callable[[], float], flush: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class Flusher:
             self.loop.start()
 
     def within(self, seconds: float) -> None:
-        """Flush at the latest in so many seconds."""
+        """Flush within `seconds` at the latest."""
         deadline = self.monotonic() + seconds
         current = self.deadline
         if current is None or deadline < current:
@@ -54,7 +54,7 @@ class Flusher:
                 self.flush()
 
     def _wait(self) -> bool:
-        """Sleep until the next flush is due; False when the flusher was stopped."""
+        """Sleep until the next flush is due; return False if the flusher was stopped."""
         with self.changed:
             wait = self.interval if self.deadline is None else min(self.interval, self.deadline - self.monotonic())
             if wait > 0 and not self.stopped:

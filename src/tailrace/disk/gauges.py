@@ -44,11 +44,11 @@ OWNED_US_MAX = 60_000_000
 RATE_US = 16_000_000
 LOCK_SECONDS_MAX = 1.0
 ATTEMPTS_MAX = 8
-# So many appends are counted at once: their notes take less than a MiB.
+# How many appends are tallied at once: their notes take less than a MiB.
 HEARD_MAX = 4_096
 
 # A duration is counted in quarters of a microsecond, plus one microsecond: so the shortest has three bits, the three
-# highest bits choose among four buckets an octave, and no special case is left for zero.
+# highest bits select one of four buckets per octave, and zero is no special case.
 _SHORTEST = 4
 _LONGEST_COUNTED = (_SHORTEST << BUCKETS // 4) - 1
 _APPEND_SHIFT = APPEND_BUCKETS - 16
@@ -57,7 +57,7 @@ _WORD_MAX = (1 << 64) - 1
 
 
 class Histogram(NamedTuple):
-    """How many calls took how long: four buckets an octave, so a duration is known to a quarter of itself."""
+    """Counts of calls by duration: four buckets per octave, so a duration is known to a quarter of itself."""
 
     counts: tuple[int, ...] = (0,) * BUCKETS
     maximum: float = 0.0
@@ -67,7 +67,7 @@ class Histogram(NamedTuple):
         return sum(self.counts)
 
     def percentile(self, q: float) -> float:
-        """Microseconds that `q` percent (0 to 100) of the calls did not exceed; 0.0 when there were none."""
+        """Return the microseconds that `q` percent (0 to 100) of the calls did not exceed; 0.0 if there were none."""
         if not 0 <= q <= 100:
             raise ValueError(f"A percentile is between 0 and 100, not {q}.")
         rank = max(1, math.ceil(self.samples * q / 100))
@@ -80,7 +80,7 @@ class Histogram(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """All processes of a log together, since the machine started; `processes` are those that live and write."""
+    """Totals of all processes of a log since the machine booted; `processes` counts live writers."""
 
     processes: int = 0
     appended_records: int = 0
@@ -100,8 +100,8 @@ class Gauges:
     """The counters of one process for one log. No method but the constructor raises an OSError.
 
     Calls count in memory, `beat` adds what they counted to the process's page of the file. A page outlives its owner
-    with all its totals, and the next owner counts on from them: so the sum over all pages never falls, and no moment
-    exists at which a kill could lose a page's totals or count them twice.
+    with all its totals, and the next owner counts on from them: so the sum over all pages never falls, and a kill at
+    any moment neither loses a page's totals nor counts them twice.
     """
 
     __slots__ = ("_beaten_us", "_beating", "_counts", "_descriptor", "_files", "_heard", "_heard_syncs", "_identity",
@@ -118,8 +118,8 @@ class Gauges:
         self._start()
 
     def _start(self) -> None:
-        # One list under one mutex, not the mapped words, where a lost page could be written to, and not a list for each
-        # thread, which has to find out when threads end.
+        # One list under one mutex: not the mapped words, since a lost page could be written to, and not a list per
+        # thread, which would have to track when threads end.
         self._counts = [0] * PAGE_WORDS
         # Appends that were noted and not counted yet: (records, bytes, seconds).
         self._heard: deque[tuple[int, int, float]] = deque()
@@ -131,7 +131,7 @@ class Gauges:
 
     @classmethod
     def open(cls, files: Files, path: str, *, now_us: int) -> Gauges:
-        """Counters for the file at `path`, with a page of their own if one is to be had; `beat` tries again."""
+        """Return counters for the file at `path`, with a page of their own if one is available; `beat` tries again."""
         gauges = cls(files, path)
         gauges._publish(now_us, LOCK_SECONDS_MAX)
         return gauges
@@ -144,7 +144,7 @@ class Gauges:
             self._tally()
 
     def wrote(self, records: int, bytes_: int) -> None:
-        """Count what was written for calls that are not over yet: how long each waited is told by `waited`."""
+        """Count what was written for calls that are not over yet: `waited` counts how long each waited."""
         with self._mutex:
             counts = self._counts
             counts[RECORDS] += records
@@ -199,7 +199,7 @@ class Gauges:
             self._counts[FAILURES] += 1
 
     def beat(self) -> None:
-        """Show others what was counted, at most once a second; call it at least twice a minute to keep the page."""
+        """Publish what was counted, at most once a second; call it at least twice a minute to keep the page."""
         now_us = self._files.now_us()
         if 0 <= now_us - self._beaten_us < BEAT_US or not self._beating.acquire(blocking=False):
             return
@@ -209,7 +209,7 @@ class Gauges:
             self._beating.release()
 
     def close(self) -> None:
-        """Show what was counted last, and leave the page to the next process."""
+        """Publish the last counts, and leave the page to the next process."""
         if not self._beating.acquire(timeout=LOCK_SECONDS_MAX):
             return
         try:
@@ -220,7 +220,7 @@ class Gauges:
             self._beating.release()
 
     def forget(self) -> None:
-        """In a forked child: page and counts stay the parent's, the next `beat` finds another page."""
+        """Forget page and counts in a forked child: they stay the parent's, and the next `beat` finds another page."""
         self._start()
         self._drop()
 
@@ -239,13 +239,13 @@ class Gauges:
             self._drop()
 
     def _hold(self, now_us: int, timeout: float) -> bool:
-        """Lock the file with a page of ours in it."""
+        """Lock the file with a page of this process in it."""
         files = self._files
         if self._map is not None:
             if not files.lock(self._descriptor, timeout=timeout):
                 if timeout <= 0:
                     return False
-            # The size comes first: a load beyond the end of a file that somebody cut would kill the process.
+            # The size comes first: a load beyond the end of a truncated file would kill the process.
             elif self._is_named() and self._is_whole((self._page + PAGE_WORDS) * 8) and self._is_owned(self._map):
                 return True
         for _ in range(ATTEMPTS_MAX):
@@ -261,24 +261,24 @@ class Gauges:
         return False
 
     def _is_named(self) -> bool:
-        """Whether the open file is still the one at the path."""
+        """Return whether the open file is still the one at the path."""
         here, there = self._files.stat_open(self._descriptor), self._files.stat(self._path)
         return there is not None and (here.device, here.inode) == (there.device, there.inode)
 
     def _is_whole(self, size: int) -> bool:
-        """Whether the file has `size` bytes and begins as one of this boot does."""
+        """Return whether the file has `size` bytes and the identity of this boot."""
         files, descriptor = self._files, self._descriptor
         return files.stat_open(descriptor).size >= size and files.read(descriptor, IDENTITY.size, 0) == self._identity
 
     def _is_owned(self, mapped: Map) -> bool:
-        """Whether no other process took the page while this one slept."""
+        """Return whether no other process took the page while this one slept."""
         found = mapped.words[self._page + TOKEN], mapped.words[self._page + PID]
         return found == (self._token, self._files.process_id())
 
     def _replace(self) -> None:
-        """Put a new file in place of one that is empty, damaged or of another boot; its lock keeps others out.
+        """Replace a file that is empty, damaged or of another boot by a new one; its lock keeps other processes out.
 
-        Not in place: cutting a file that another process has mapped would kill that process.
+        Not in place: truncating a file that another process has mapped would kill that process.
         """
         temporary = f"{self._path}.new"
         descriptor = self._files.open(temporary, create=True)
@@ -290,7 +290,7 @@ class Gauges:
         self._files.rename(temporary, self._path)
 
     def _claim(self, now_us: int) -> bool:
-        """Take the first page that has no living owner, or add one; False when there are too many."""
+        """Take the first page without a live owner, or add one; return False if there are too many."""
         files, descriptor = self._files, self._descriptor
         pages = min((files.stat_open(descriptor).size - HEADER_BYTES) // PAGE_BYTES, PAGES_MAX)
         self._map = files.map(descriptor, HEADER_BYTES + pages * PAGE_BYTES)
@@ -303,7 +303,7 @@ class Gauges:
                 self._drop()
                 return False
             self._map.close()
-            # Written, not only made longer: a store into a hole kills the process when the disk is full.
+            # Written, not only extended: a store into a hole kills the process when the disk is full.
             files.write(descriptor, bytes(PAGE_BYTES), HEADER_BYTES + pages * PAGE_BYTES)
             self._map = files.map(descriptor, HEADER_BYTES + (pages + 1) * PAGE_BYTES)
             page = first + pages * PAGE_WORDS
@@ -318,7 +318,7 @@ class Gauges:
         return True
 
     def _store(self, now_us: int, leave: bool) -> None:
-        """Add what was counted to the page, whose file is locked."""
+        """Add the counts to the page, whose file is locked."""
         assert self._map is not None
         words, page = self._map.words, self._page
         with self._mutex:
@@ -340,7 +340,7 @@ class Gauges:
         words, page = self._map.words, self._page
         number = words[page + SAMPLED] % SAMPLES_MAX
         at = page + SAMPLES + number * SAMPLE_WORDS
-        words[at] = 0  # Readers take no lock: they pass over a sample without a time.
+        words[at] = 0  # Readers take no lock: they skip a sample without a time.
         words[at + 1], words[at + 2] = words[page + RECORDS], words[page + BYTES]
         words[at] = now_us
         words[page + SAMPLED] = number + 1
@@ -354,11 +354,11 @@ class Gauges:
             if descriptor >= 0:
                 self._files.close(descriptor)
         except by_system():
-            pass  # Nothing was to be kept, and the descriptor is gone all the same.
+            pass  # Nothing has to be kept, and the descriptor is closed in any case.
 
 
 def collect(files: Files, path: str) -> Totals:
-    """The totals of the file at `path`; zeros when there is none of this boot. Takes no lock and writes nothing."""
+    """Return the totals of the file at `path`, zeros if there is none of this boot, without a lock or a write."""
     try:
         descriptor = files.open(path)
     except FileNotFoundError:
@@ -395,7 +395,7 @@ def collect(files: Files, path: str) -> Totals:
 
 
 def _take(heard: deque[Noted]) -> list[Noted]:
-    """What was noted, one by one: another thread, or a signal handler of this one, may do the same at the same time."""
+    """Take the notes one by one: another thread, or a signal handler of this one, may do the same at the same time."""
     taken: list[Noted] = []
     try:
         while len(taken) < HEARD_MAX:
@@ -406,7 +406,7 @@ def _take(heard: deque[Noted]) -> list[Noted]:
 
 
 def _quarters(seconds: float) -> int:
-    """A duration as it is counted."""
+    """Return a duration in the unit of the buckets."""
     quarters = int(seconds * 4e6) + _SHORTEST
     if not _SHORTEST <= quarters <= _LONGEST_COUNTED:
         return _LONGEST_COUNTED if seconds > 0 else _SHORTEST
@@ -414,29 +414,29 @@ def _quarters(seconds: float) -> int:
 
 
 def _bucket_stop(bucket: int) -> float:
-    """The first duration that is too long for the bucket of a number of bits and the three highest of them."""
+    """Return the first duration that is too long for the bucket of a number of bits and the three highest of them."""
     bits, highest = (bucket >> 2) - 1, (bucket & 3) + 4
     return (((highest + 1) << bits - 3) - _SHORTEST) / 4e6
 
 
 def pack_identity(boot_id: bytes) -> bytes:
-    """The first bytes of the file: numbers of another boot are not believed, nor added to."""
+    """Return the first bytes of the file: numbers of another boot are ignored, and not added to."""
     return IDENTITY.pack(MAGIC, VERSION, boot_id)
 
 
 def bucket_bounds(index: int) -> tuple[float, float]:
-    """The durations of a bucket in microseconds, the upper one not in it."""
+    """Return the durations of a bucket in microseconds, the upper bound exclusive."""
     octave, quarter = divmod(index, 4)
     return ((_SHORTEST + quarter) << octave) / 4 - 1, ((_SHORTEST + quarter + 1) << octave) / 4 - 1
 
 
 def _owned(pid: int, touched_us: int, now_us: int, silence_us_max: int) -> bool:
-    # A time far ahead is as foreign as one long past: the clock was set back.
+    # A time far in the future is as foreign as one long past: the clock was set back.
     return pid != 0 and abs(now_us - touched_us) <= silence_us_max
 
 
 def _rates(page: tuple[int, ...], now_us: int) -> tuple[float, float]:
-    """Records and bytes a second over a page's last samples."""
+    """Return the records and bytes per second over a page's last samples."""
     samples = [page[at : at + SAMPLE_WORDS] for at in range(SAMPLES, APPEND_BUCKETS, SAMPLE_WORDS)]
     known = sorted(sample for sample in samples if 0 < sample[0] <= now_us)
     recent = [sample for sample in known if now_us - sample[0] <= RATE_US]
@@ -444,7 +444,7 @@ def _rates(page: tuple[int, ...], now_us: int) -> tuple[float, float]:
         return 0.0, 0.0
     # Without a flusher samples may be further apart than the window is long.
     first, last = (recent if len(recent) > 1 else known[-2:])[0], recent[-1]
-    # A process that no longer beats writes no more: its rate falls with time instead of staying what it was.
+    # A process that no longer beats writes no more: its rate falls with time instead of staying constant.
     until_us = last[0] if now_us - last[0] < 2 * BEAT_US else now_us
     seconds = max(until_us - first[0], BEAT_US) / 1e6
     return max(0, last[1] - first[1]) / seconds, max(0, last[2] - first[2]) / seconds

@@ -54,7 +54,7 @@ class JournalEntry(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """What a header sector says."""
+    """The contents of a header sector."""
 
     number: int
     first: int
@@ -73,13 +73,13 @@ class NextEntry(NamedTuple):
 
 
 def pack_generation(log_id: bytes, number: int, first: int, generation: int, salt: int, lsn: int) -> bytes:
-    """A header sector."""
+    """Return a header sector."""
     packed = HEADER.pack(MAGIC, VERSION, number, log_id, first, generation, salt, lsn, 0)[:-4]
     return (packed + crc32c(packed).to_bytes(4, "little")).ljust(SECTOR_BYTES, b"\0")
 
 
 def parse_generation(sector: bytes, log_id: bytes, number: int) -> Generation | None:
-    """The header in a sector, or None when it is not one of this file and log."""
+    """Return the header in a sector, or None if it is not one of this file and log."""
     if len(sector) < HEADER.size:
         return None
     magic, version, own_number, own_id, first, generation, salt, lsn, crc = HEADER.unpack_from(sector)
@@ -93,7 +93,7 @@ def parse_generation(sector: bytes, log_id: bytes, number: int) -> Generation | 
 
 
 def pack_parts(parts: Sequence[EntryPart]) -> bytes:
-    """An entry's payload."""
+    """Return an entry's payload."""
     pieces = []
     for kind, slot, incarnation, base, salt, position, end, chain, last, data in parts:
         length = len(data)
@@ -105,7 +105,10 @@ def pack_parts(parts: Sequence[EntryPart]) -> bytes:
 
 
 def parse_parts(payload: bytes, count: int) -> tuple[EntryPart, ...]:
-    """The parts of a payload whose checksum was right; ValueError when it does not hold so many."""
+    """Return the parts of a payload whose checksum was right.
+
+    Raise ValueError if it does not hold `count` parts, VersionError for a kind of part that only a newer version knows.
+    """
     parts = []
     at = 0
     for _ in range(count):
@@ -114,25 +117,30 @@ def parse_parts(payload: bytes, count: int) -> tuple[EntryPart, ...]:
         kind, slot, incarnation, base, salt, position, end, chain, length, last = PART.unpack_from(payload, at)
         at += PART.size
         data = payload[at : at + length]
-        if len(data) < length or position > POSITION_MAX or (kind != WRITE and not _is_staged_name(kind, data)):
-            # Written as it says, it would make a file of any size, or of any name.
-            raise ValueError("A part is of an unknown kind, longer than its entry, or beyond any segment.")
+        if kind not in (WRITE, ADOPT):
+            raise VersionError(
+                f"An entry of the journal has a part of kind {kind}: it was written by a newer version of Tailrace, "
+                "and this one does not know how to apply it."
+            )
+        if len(data) < length or position > POSITION_MAX or (kind == ADOPT and not _is_staged_name(data)):
+            # Applied as it is, it would create a file of any size, or of any name.
+            raise ValueError("A part is longer than its entry, beyond any segment, or names no staged segment.")
         parts.append(EntryPart(kind, slot, incarnation, base, salt, position, end, chain, last, data))
         at += length + (-length & 7)
     return tuple(parts)
 
 
-def _is_staged_name(kind: int, name: bytes) -> bool:
-    return kind == ADOPT and name.endswith(_STAGED) and name.isascii() and b"/" not in name and b"\0" not in name
+def _is_staged_name(name: bytes) -> bool:
+    return name.endswith(_STAGED) and name.isascii() and b"/" not in name and b"\0" not in name
 
 
 def parts_bytes(parts: Sequence[EntryPart]) -> int:
-    """How much room an entry with these parts takes."""
+    """Return how many bytes an entry with these parts takes."""
     return ENTRY.size + sum(PART.size + len(part.data) + (-len(part.data) & 7) for part in parts)
 
 
 def pack_entry(salt: int, lsn: int, chain: int, parts: Sequence[EntryPart]) -> tuple[bytes, int]:
-    """A whole entry, and the chain after it."""
+    """Return a whole entry, and the chain after it."""
     payload = pack_parts(parts)
     head = ENTRY.pack(ENTRY_MAGIC, len(parts), salt, lsn, len(payload), chain, crc32c(payload), 0, 0)[:-4]
     crc = crc32c(head)
@@ -140,7 +148,7 @@ def pack_entry(salt: int, lsn: int, chain: int, parts: Sequence[EntryPart]) -> t
 
 
 class JournalFile:
-    """One open `<n>.wal`, and the generation that counts in it."""
+    """One open `<n>.wal`, and its current generation."""
 
     def __init__(self, files: Files, directory: str, number: int, log_id: bytes) -> None:
         self.files = files
@@ -151,7 +159,7 @@ class JournalFile:
         self.descriptor = -1
         self.size = 0
         self.generation: Generation | None = None
-        # The headers as they were read last, and what they said: they rarely change, and are read for every commit.
+        # The headers as last read, and the generation in them: they rarely change, and are read for every commit.
         self._sectors: list[bytes] = []
         self._newest: Generation | None = None
         self.place = NextEntry(ENTRIES_AT, 0, 0)
@@ -166,13 +174,13 @@ class JournalFile:
             raise
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             self.files.close(descriptor)
 
     def read_generation(self) -> Generation | None:
-        """The valid header with the higher generation."""
+        """Return the valid header with the higher generation."""
         sectors = [self.files.read(self.descriptor, SECTOR_BYTES, at) for at in SECTORS]
         if sectors != self._sectors:
             found = [parse_generation(sector, self.log_id, self.number) for sector in sectors]
@@ -182,7 +190,7 @@ class JournalFile:
         return self._newest
 
     def refresh(self) -> None:
-        """Read both headers again and follow the entries that others wrote."""
+        """Read both headers again and follow the entries that other processes wrote."""
         generation = self.read_generation()  # rule: generation read each time
         if generation is None or generation != self.generation:
             self.generation = generation
@@ -193,7 +201,7 @@ class JournalFile:
             pass
 
     def follow(self, *, whole: bool = False) -> Iterator[JournalEntry]:
-        """Entries from `place` on that fit; `place` moves along. Parts are only parsed when `whole`."""
+        """Yield valid entries from `place` on, and move `place` along. Parts are only parsed when `whole`."""
         generation = self.generation
         if generation is None:
             return
@@ -208,7 +216,7 @@ class JournalFile:
             if (magic, salt, own_lsn, own_chain) != (ENTRY_MAGIC, generation.salt, lsn, chain):
                 return
             if not grown:
-                # Somebody else wrote here, and may have made the file longer.
+                # Another process wrote here, and may have made the file longer.
                 self.size, grown = self.files.stat_open(self.descriptor).size, True
             if crc != crc32c(head[:-4]) or length > self.size - position - ENTRY.size:  # rule: entry's head
                 return
@@ -223,7 +231,7 @@ class JournalFile:
             yield JournalEntry(lsn, parts)
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Every whole entry of the generation that counts, from the first."""
+        """Yield every whole entry of the current generation, from the first."""
         self.generation = self.read_generation()
         if self.generation is not None:
             self.place = NextEntry(ENTRIES_AT, self.generation.crc, self.generation.lsn)
@@ -243,17 +251,17 @@ class JournalFile:
             raise
 
     def cut(self, size: int) -> None:
-        """Give back what is behind a size, as far as that goes."""
+        """Truncate the file to a size; errors are ignored."""
         with Tolerating():
             self.files.truncate(self.descriptor, size)
             self.size = size
 
     def holds_entries(self) -> bool:
-        """Whether anything that looks like an entry stands where the first one goes, whatever the headers say."""
+        """Return whether anything that looks like an entry is at the first position, whatever the headers say."""
         return self.files.read(self.descriptor, 4, ENTRIES_AT) == ENTRY_MAGIC.to_bytes(4, "little")
 
     def write_generation(self, first: int, generation: int, salt: int, lsn: int) -> None:
-        """Write a header and sync it: entries of other generations are dead from then on."""
+        """Write a header and sync it: entries of other generations are invalid from then on."""
         sector = pack_generation(self.log_id, self.number, first, generation, salt, lsn)
         self.files.write(self.descriptor, sector, SECTORS[generation & 1])
         sync_journal(self.files, self.descriptor, self.path)  # rule: header of a generation
@@ -263,7 +271,7 @@ class JournalFile:
 
     @property
     def generation_number(self) -> int:
-        """The generation that counts, 0 without a valid header."""
+        """The current generation, 0 without a valid header."""
         return self.generation.generation if self.generation else 0
 
     @property
@@ -272,23 +280,23 @@ class JournalFile:
         return self.generation.first if self.generation else 0
 
     def room(self) -> int:
-        """Bytes left behind the last entry."""
+        """Return the number of bytes left after the last entry."""
         return self.size - self.place.position
 
     def write_entry(self, parts: Sequence[EntryPart]) -> tuple[int, int]:
-        """Write an entry behind the last one without syncing it; its position after and its chain."""
+        """Write an entry after the last one without syncing it; return the position after it and its chain."""
         assert self.generation is not None
         entry, crc = pack_entry(self.generation.salt, self.place.lsn, self.place.chain, parts)
         self.files.write(self.descriptor, entry, self.place.position)
         return self.place.position + len(entry), crc
 
     def sync(self) -> None:
-        """The commit point of what was written before."""
+        """Sync the file: the commit point of what was written before."""
         sync_journal(self.files, self.descriptor, self.path)  # rule: journal sync function
 
 
 def sync_journal(files: Files, descriptor: int, path: str) -> None:
-    """The one function that syncs a journal file."""
+    """Sync a journal file; no other function does."""
     try:
         files.sync_data(descriptor)  # rule: journal file
     except by_system() as error:
@@ -300,18 +308,18 @@ def sync_journal(files: Files, descriptor: int, path: str) -> None:
 
 
 def journal_name(number: int) -> str:
-    """The name of the n-th journal file."""
+    """Return the name of the n-th journal file."""
     return f"{number:08d}.wal"
 
 
 def journal_numbers(files: Files, directory: str) -> list[int]:
-    """The journal files there are, oldest first."""
+    """Return the numbers of the existing journal files, oldest first."""
     names = files.list_directory(directory)
     return sorted(int(name[:8]) for name in names if len(name) == 12 and name.endswith(".wal") and name[:8].isdigit())
 
 
 def restore_names(files: Files, directory: str) -> None:
-    """Give a journal file its name back whose owner died while it moved the file away and back."""
+    """Restore the name of a journal file whose owner died while it renamed the file away and back."""
     names = files.list_directory(directory)
     for name in names:
         if name.endswith(".wal.new") and name[:-4] not in names:
@@ -319,7 +327,7 @@ def restore_names(files: Files, directory: str) -> None:
 
 
 def read_all(files: Files, directory: str, log_id: bytes) -> list[tuple[JournalFile, list[JournalEntry]]]:
-    """Every journal file with its whole entries, oldest first; descriptors are closed again."""
+    """Return every journal file with its whole entries, oldest first; descriptors are closed again."""
     found = []
     for number in journal_numbers(files, directory):
         file = JournalFile(files, directory, number, log_id)

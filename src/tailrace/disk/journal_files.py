@@ -26,30 +26,31 @@ if TYPE_CHECKING:
 
 
 class JournalFiles:
-    """Creates journal files and headers, follows those of others, removes old ones."""
+    """Creates journal files and headers, follows those of other processes, removes old ones."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.files: Files = context.files
         self.directory = f"{context.path}/journal"
         self.file: JournalFile | None = None
-        # The header this process synced last: others' headers are written again before the first entry follows them.
+        # The header this process synced last; headers of other processes are written again before an entry follows
+        # them.
         self.own_header: tuple[int, int, int] = (0, 0, 0)
-        # How many changes of the journal were counted when `file` was looked at or written to last.
+        # The count of journal changes when `file` was last examined or written to.
         self.seen = -1
 
     def changing(self) -> None:
-        """Count a change of the journal, before it is made: whoever counted less reads again what is there."""
+        """Count a change of the journal before it is made: a process that counted less reads the journal again."""
         self.seen = -1
         words = self.context.tails.words
         words[CHANGES_WORD] = words[CHANGES_WORD] + 1 & WORD_MAX  # rule: changes counted
 
     def changed(self) -> None:
-        """The change that was counted is made, and `file` knows all about it."""
+        """Record that the counted change is made, and that `file` reflects it."""
         self.seen = self.context.tails.words[CHANGES_WORD]
 
     def newest(self) -> JournalFile:
-        """The newest journal file, created if there is none, with the entries of others followed."""
+        """Return the newest journal file, created if there is none, with the entries of other processes followed."""
         file = self.file
         if file is not None and self.seen == self.context.tails.words[CHANGES_WORD]:
             return file
@@ -71,7 +72,7 @@ class JournalFiles:
             self.file = file
         file.refresh()
         if file.generation is None:
-            # Its maker died before the header was written; what came before it says how to go on.
+            # Its creator died before the header was written; the file before it says how to continue.
             numbers = numbers or journal_numbers(self.files, self.directory)
             generation, lsn = self._before(numbers)
             self.close()
@@ -81,10 +82,10 @@ class JournalFiles:
         return file
 
     def _is_newest(self, file: JournalFile) -> bool:
-        """Whether an open file still has its name and none follows it, without listing the directory.
+        """Return whether an open file still has its name and none follows it, without listing the directory.
 
-        Numbers are given one after another, and the oldest file is always the first to go: a later one without the
-        next after this one is only there when this one has gone.
+        Numbers are consecutive, and the oldest file is always removed first: so if a later file exists without the next
+        after this one, this one is gone.
         """
         here, there = self.files.stat(file.path), self.files.stat_open(file.descriptor)
         return (
@@ -94,7 +95,7 @@ class JournalFiles:
         )
 
     def _before(self, numbers: Sequence[int]) -> tuple[int, int]:
-        """The last generation and the next lsn of the file before the newest."""
+        """Return the last generation and the next lsn of the file before the newest."""
         if len(numbers) < 2:
             return 0, 1
         previous = JournalFile(self.files, self.directory, numbers[-2], self.context.log_id)
@@ -108,7 +109,7 @@ class JournalFiles:
             previous.close()
 
     def new_file(self, number: int, generation: int, lsn: int) -> JournalFile:
-        """A new file with its first generation."""
+        """Create a new file with its first generation."""
         self.changing()
         self.close()
         file = JournalFile(self.files, self.directory, number, self.context.log_id)
@@ -116,7 +117,7 @@ class JournalFiles:
             file.open(create=True)
             self.file = file
             if file.size and not file.holds_entries():
-                # Its maker died while it wrote zeros: were they kept, they would stay on a full disk.
+                # Its creator died while it wrote zeros: if kept, they would stay on a full disk.
                 file.cut(0)
             file.fill(self.context.tuning.journal_bytes)
         except by_system() as error:
@@ -150,7 +151,7 @@ class JournalFiles:
         self.changed()  # rule: counted after it is written
 
     def make_sure(self, file: JournalFile) -> None:
-        """Write a header again that another process wrote and nobody is known to have synced."""
+        """Write a header again that another process wrote and that may not be synced."""
         generation = file.generation
         assert generation is not None
         key = (file.number, generation.generation, generation.salt)
@@ -158,7 +159,8 @@ class JournalFiles:
             self.changing()
             try:
                 file.write_generation(generation.first, generation.generation, generation.salt, generation.lsn)
-                # A name whose sync failed counts as synced: moved away and back it is sure to reach the medium.
+                # After a failed directory fsync the kernel may consider the entry clean; renaming it twice dirties it
+                # again.
                 self.files.rename(file.path, f"{file.path}.new")  # rule: journal name moved away
                 self.files.rename(f"{file.path}.new", file.path)  # rule: journal name moved back
                 self.files.sync_directory(self.directory)  # rule: journal name made sure
@@ -172,14 +174,14 @@ class JournalFiles:
             self.changed()
 
     def close(self) -> None:
-        """Give the descriptor back; the next one to ask looks again."""
+        """Close the descriptor; the next caller examines the journal again."""
         self.seen = -1
         if self.file is not None:
             file, self.file = self.file, None
             file.close()
 
     def find(self, lsn: int) -> JournalEntry | None:
-        """The whole entry of a commit, in whichever file it is."""
+        """Return the whole entry of a commit, in whichever file it is."""
         for _, entries in reversed(read_all(self.files, self.directory, self.context.log_id)):
             for entry in reversed(entries):
                 if entry.lsn == lsn:
@@ -187,7 +189,7 @@ class JournalFiles:
         return None
 
     def exist(self) -> bool:
-        """Whether anything was ever journalled."""
+        """Return whether anything was ever journalled."""
         return bool(journal_numbers(self.files, self.directory))
 
     def remove_older(self) -> None:

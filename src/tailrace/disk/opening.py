@@ -1,10 +1,11 @@
-"""Opening a directory: creation, the life-long lock, identity, recovery when the tails cannot be believed."""
+"""Opening a directory: creation, the lock held while open, identity, recovery if the tails are not valid."""
 
 from __future__ import annotations
 
 import errno
 import json
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tailrace.disk.catalog import CATALOG_INCARNATION
@@ -25,14 +26,17 @@ from tailrace.disk.tails import (
 )
 from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, ReadOnlyError, VersionError
 from tailrace.limits import JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN
-from tailrace.names import IDENTITY_NAME, unescape
+from tailrace.names import IDENTITY_NAME, marked_topic, unescape
 
 if TYPE_CHECKING:
+    from tailrace.disk.catalog import Catalog
     from tailrace.disk.files import Files
     from tailrace.disk.recovery import RecoveredLog
     from tailrace.settings import Tuning
 
 FORMAT_VERSION = 1
+# The features that a process must support in order to open a log; this version has none, so no log uses any.
+FEATURES: frozenset[str] = frozenset()
 IDENTITY_BYTES_MAX = 65_536
 OWN_NAMES = frozenset(
     {
@@ -54,7 +58,9 @@ OWN_NAMES = frozenset(
 )
 # Among the settings of a copy: the id of the log it was copied from, equal to its own until it has another.
 COPIED_FROM = "copied_from"
-# Stands in a directory that a restore makes into a log, until it is one.
+# Among the settings of a log that was recovered and whose marks were not compared with its records yet.
+MARKS_UNCHECKED = "marks_unchecked"
+# Exists in a directory that a restore turns into a log, until it is one.
 RESTORING_NAME = "restore.unfinished"
 FOREIGN_WAIT_SECONDS = 5.0
 RETRY_SECONDS = 0.01
@@ -67,7 +73,7 @@ Mode = Literal["a", "r", "x"]
 
 
 class OpenedLog(NamedTuple):
-    """An open directory: who it is, its tails, and the lock that keeps others from recovering it."""
+    """An open directory: its identity, its tails, and the lock that keeps other processes from recovering it."""
 
     log_id: bytes
     settings: dict[str, Any]
@@ -75,14 +81,18 @@ class OpenedLog(NamedTuple):
     lock: int
 
 
+# Compares the marks of a recovered log with its records; called under the exclusive lock.
+CheckMarks = Callable[[OpenedLog], None]
+
+
 def open_directory(
-    files: Files, path: str, mode: Mode, *, exclusive: bool, timeout: float, tuning: Tuning
+    files: Files, path: str, mode: Mode, *, exclusive: bool, timeout: float, tuning: Tuning, check_marks: CheckMarks
 ) -> OpenedLog:
     """Open or create the log in a directory."""
     if mode == "r":
         return _open_reading(files, path)
     try:
-        return _Opening(files, path, mode, exclusive, timeout, tuning).run()
+        return _Opening(files, path, mode, exclusive, timeout, tuning, check_marks).run()
     except PermissionError as error:
         raise ReadOnlyError(f"{error.filename or path} cannot be written to: {error.strerror}.") from error
     except by_system() as error:
@@ -113,7 +123,7 @@ def _open_reading(files: Files, path: str) -> OpenedLog:
 
 
 def believable_tails(files: Files, path: str, log_id: bytes, *, write: bool) -> Tails | None:
-    """The tails of a log when they are of this boot, this file and this log; None otherwise."""
+    """Return the tails of a log if they are of this boot, this file and this log; None otherwise."""
     if files.stat(f"{path}/tails") is None:
         return None
     try:
@@ -134,7 +144,7 @@ def _half_restored(path: str) -> NotALogError:
 
 
 def _settled(files: Files, tails: Tails) -> bool:
-    """Whether the words can be what the blocks led to; a live writer may be storing them, so it is asked again."""
+    """Return whether the words agree with the blocks; a live writer may be storing them, so they are checked again."""
     for _ in range(LOOKS_MAX):
         if not tails.mismatches(strict=False):
             return True
@@ -143,13 +153,13 @@ def _settled(files: Files, tails: Tails) -> bool:
 
 
 def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | None:
-    """The id and fixed settings of the log in a directory, None when there is none."""
+    """Return the id and fixed settings of the log in a directory, or None if there is none."""
     name = f"{path}/{IDENTITY_NAME}"
     try:
         stat = files.stat(name)
         if stat is None:
             return None
-        # What has no bytes says nothing, and opening a pipe would wait for a writer.
+        # An empty file has no identity, and opening a pipe would wait for a writer.
         descriptor = files.open(name) if stat.size else -1
     except FileNotFoundError:
         return None
@@ -163,8 +173,9 @@ def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | Non
         record = json.loads(data)
         newer = record.get("format") if isinstance(record, dict) else None
         if type(newer) is int and newer > FORMAT_VERSION:
-            # What else stands in it is for that version to know.
+            # Only that version can read the rest of it.
             raise VersionError(f"{path} has format {newer}, and this version of Tailrace knows {FORMAT_VERSION}.")
+        refuse_features(record["features"], path)
         log_id = bytes.fromhex(record["id"])
         version = int(record["format"])
         settings = dict(record["settings"])
@@ -180,8 +191,18 @@ def read_identity(files: Files, path: str) -> tuple[bytes, dict[str, Any]] | Non
     return log_id, settings
 
 
+def refuse_features(words: Any, path: str) -> None:
+    """Raise VersionError if a log uses a feature that this version lacks; ValueError if the list is not valid."""
+    if type(words) is not list or not all(type(word) is str for word in words):
+        raise ValueError(words)
+    unknown = sorted(set(words) - FEATURES)
+    if unknown:
+        named = ", ".join(map(repr, unknown))
+        raise VersionError(f"{path} was written by a newer version of Tailrace: it uses {named}, unknown to this one.")
+
+
 def _damaged_identity(files: Files, path: str, what: str) -> Exception:
-    """The error for an identity file that says nothing: beside a catalog it is damage, else it is somebody else's."""
+    """Return the error for an invalid identity file: beside a catalog it is damage, else the file is foreign."""
     if files.stat(f"{path}/catalog") is None:
         return NotALogError(f"{what}.", hint="Nothing was changed; name the directory of a log.")
     return _lost_identity(path, what)
@@ -195,12 +216,12 @@ def _lost_identity(path: str, what: str) -> CorruptionError:
     return CorruptionError(
         f"{what}, though a log lies here",
         path=f"{path}/{IDENTITY_NAME}",
-        hint="Nothing was changed and the records are not touched; have it written anew with: tailrace repair",
+        hint="Nothing was changed and the records are not touched; have it written again with: tailrace repair",
     )
 
 
 def _refuse_without_journal(files: Files, path: str) -> None:
-    """Every log has that directory before it is one: a recovery without it would pass for one that found no commit."""
+    """Raise CorruptionError without a journal directory: a recovery would look as if there had been no commit."""
     if files.stat(f"{path}/journal") is None:
         raise CorruptionError(
             "The directory of the journal is missing, so the log cannot be recovered",
@@ -210,10 +231,10 @@ def _refuse_without_journal(files: Files, path: str) -> None:
 
 
 def lacks_identity(files: Files, path: str) -> bool:
-    """Whether a log lies in a directory and has no identity any more.
+    """Return whether a directory holds a log without its identity.
 
-    A log has its identity before anything else. Whoever removes a whole directory may take that away first, so what
-    grows fewer between two looks is no damage.
+    A log has its identity before anything else. A process that removes a whole directory may remove that first, so a
+    directory that shrinks between two looks is not damaged.
     """
     if files.stat(f"{path}/{IDENTITY_NAME}") is not None or not _holds_log(files, path):
         return False
@@ -223,7 +244,7 @@ def lacks_identity(files: Files, path: str) -> bool:
 
 
 def _holds_log(files: Files, path: str) -> bool:
-    """Whether there are segments of a catalog, or topics and the tails: topics alone are what a removal leaves."""
+    """Return whether there are segments of a catalog, or topics and the tails: topics alone are left by a removal."""
     if any(segment_base(name) is not None for name in _inside(files, f"{path}/catalog")):
         return True
     topics = any(_TOPIC_DIRECTORY.match(name) for name in _inside(files, f"{path}/topics"))
@@ -231,13 +252,13 @@ def _holds_log(files: Files, path: str) -> bool:
 
 
 def _count(files: Files, path: str) -> int:
-    """How many files and directories lie below a directory."""
+    """Return how many files and directories are below a directory."""
     below = _inside(files, path)
     return len(below) + sum(_count(files, f"{path}/{name}") for name in below)
 
 
 def broken_links(files: Files, path: str) -> list[str]:
-    """The symbolic links in place of namespaces, or of all of them, that lead nowhere: to a disk not mounted, say."""
+    """Return the broken symbolic links in place of namespaces, or of all of them: to a disk not mounted, say."""
     directory = f"{path}/namespaces"
     if files.stat(directory) is None:
         return [directory] if files.is_link(directory) else []
@@ -246,7 +267,7 @@ def broken_links(files: Files, path: str) -> list[str]:
 
 
 def _is_escaped(name: str) -> bool:
-    """Whether a namespace has such a directory; anything else there is somebody else's."""
+    """Return whether the directory of a namespace may have this name; anything else there is foreign."""
     try:
         unescape(name)
     except ValueError:
@@ -263,7 +284,7 @@ def _inside(files: Files, path: str) -> list[str]:
 
 
 class Alone:
-    """The exclusive lock of a directory that holds a log, be it one that can be opened or not: for a repair."""
+    """The exclusive lock of a directory that holds a log, whether it can be opened or not: for a repair."""
 
     def __init__(self, files: Files, path: str, tuning: Tuning) -> None:
         self._opening = _Opening(files, path, "a", True, CONTENTION_SECONDS, tuning)
@@ -275,21 +296,21 @@ class Alone:
                 if opening.waited() >= CONTENTION_SECONDS:
                     raise opening.refused("is open in another process, and a repair works alone")
                 files.sleep(RETRY_SECONDS)
-            opening.say("exclusive")
+            opening.note_holder("exclusive")
         except BaseException:
             self.release()
             raise
 
     def believable(self, log_id: bytes) -> Tails | None:
-        """The tails, if they are of this boot and this log."""
+        """Return the tails, if they are of this boot and this log."""
         return self._opening.believable(log_id)
 
     def recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
-        """Bring the log to a state from which appends may go on; every step may be repeated."""
+        """Recover the log, so that it can be appended to; every step may be repeated."""
         return self._opening.recover(log_id, settings)
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         lock, self._opening.lock = self._opening.lock, -1
         if lock >= 0:
             self._files.close(lock)
@@ -298,9 +319,19 @@ class Alone:
 class _Opening:
     """One attempt to open for writing."""
 
-    def __init__(self, files: Files, path: str, mode: Mode, exclusive: bool, timeout: float, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        mode: Mode,
+        exclusive: bool,
+        timeout: float,
+        tuning: Tuning,
+        check_marks: CheckMarks | None = None,
+    ) -> None:
         self.files = files
         self.path = path
+        self.check_marks = check_marks
         self.mode = mode
         self.exclusive = exclusive
         self.timeout = timeout
@@ -322,19 +353,19 @@ class _Opening:
             raise
 
     def _begin(self) -> None:
-        """Open the lock of the directory, which is made if need be."""
+        """Open the lock of the directory, which is created if need be."""
         for left in reversed(range(LOOKS_MAX)):
             try:
                 self._prepare()
                 self.lock = self.files.open(f"{self.path}/lock", create=True)
                 return
             except FileNotFoundError:
-                # A namespace that is dropped goes between any two steps.
+                # A namespace may be dropped between any two steps.
                 if not left:
                     raise
 
     def _is_dropped(self) -> bool:
-        """Whether the lock, which is ours, is that of a namespace that was dropped: then begin with what is there."""
+        """Return whether our lock is that of a dropped namespace; then start again with the current directory."""
         named = self.files.stat(f"{self.path}/lock")
         if named is not None and named.inode == self.files.stat_open(self.lock).inode:
             return False
@@ -344,7 +375,7 @@ class _Opening:
         return True
 
     def _prepare(self) -> None:
-        """Make the directory, or refuse one that holds something else."""
+        """Create the directory, or refuse one that holds something else."""
         stat = self.files.stat(self.path)
         if stat is None:
             make_directories(self.files, self.path)
@@ -397,9 +428,9 @@ class _Opening:
         return None
 
     def _alone(self) -> OpenedLog | None:
-        """The exclusive lock is ours: create, recover if need be, then share it or keep it."""
-        self.say("recovering")
+        """Create or recover the log under the exclusive lock, then share the lock or keep it."""
         identity = read_identity(self.files, self.path)
+        self.note_holder("recovering")
         if identity is None:
             identity = self._create()
         elif self.mode == "x":
@@ -410,16 +441,21 @@ class _Opening:
             tails.restore_words(lagging)
         else:
             if tails is not None:
-                # What the damaged block said of the newest records is found in the segments.
+                # What the damaged block said about the newest records is found in the segments.
                 tails.close()
             tails = self.recover(*identity)
         if identity[1].get(COPIED_FROM) == identity[0].hex():
             identity = (self._part_from_original(tails, identity[1]) or identity[0], identity[1])
+        if MARKS_UNCHECKED in identity[1] and self.check_marks is not None:
+            # The process that recovered the log, which may have been a repair, need not have lived to do this.
+            self.check_marks(OpenedLog(*identity, Tails(self.files, f"{self.path}/tails", write=True), -1))
+            del identity[1][MARKS_UNCHECKED]
+            write_identity(self.files, self.path, *identity)
         if self.exclusive:
-            self.say("exclusive")
+            self.note_holder("exclusive")
         else:
-            self.say("")
-            # Turning an exclusive lock into a shared one lets go of it for a moment.
+            self.note_holder("")
+            # Converting an exclusive lock into a shared one releases it for a moment.
             if not self.files.lock(self.lock, shared=True):
                 tails.close()
                 return None
@@ -429,7 +465,7 @@ class _Opening:
         return believable_tails(self.files, self.path, log_id, write=True)
 
     def _part_from_original(self, tails: Tails, settings: dict[str, Any]) -> bytes | None:
-        """Give a copy an id of its own: two logs that live on apart are not one. None when that has to wait."""
+        """Give a copy an id of its own, since two logs that diverge are not one; return None if that has to wait."""
         files, path = self.files, self.path
         if tails.words[UNRESOLVED_WORD] or any(tails.column(DIRTY, tails.slots())):
             # The journal holds commits under the old id.
@@ -447,12 +483,13 @@ class _Opening:
     def _create(self) -> tuple[bytes, dict[str, Any]]:
         """Lay out an empty log; its identity is written last, and without it there is no log."""
         if self.files.stat(f"{self.path}/{RESTORING_NAME}") is not None:
-            # A restore began since the directory was looked at.
+            # A restore started since the directory was checked.
             raise _half_restored(self.path)
         for name in ("journal", "catalog", "topics"):  # rule: identity last
             directory = f"{self.path}/{name}"
             if self.files.stat(directory) is not None:
-                # Left by a dead creation: a name whose sync failed counts as synced, so it is made anew.
+                # Left by a dead creation: after a failed directory fsync the kernel may consider the entry clean, so it
+                # is created again.
                 self.files.remove_directory(directory)  # rule: directories made anew
             self.files.make_directory(directory)
         log_id = self.files.random_bytes(16)
@@ -461,19 +498,21 @@ class _Opening:
         return log_id, settings
 
     def recover(self, log_id: bytes, settings: dict[str, Any]) -> Tails:
-        """Bring the log to a state from which appends may go on; every step may be repeated."""
+        """Recover the log, so that it can be appended to; every step may be repeated."""
         files, path = self.files, self.path
         _refuse_without_journal(files, path)
         copied, former = _origin(files, path, log_id, settings)
         if copied:
-            # Until it has an id of its own, it says whose it has: that outlives a death in what follows.
+            # Until it has an id of its own, the settings name the original's: that survives a death in the next steps.
             settings[COPIED_FROM] = log_id.hex()
-        # The creation may have failed at the very last sync of a name, which only a new name makes good.
+        # The creation may have failed at the very last sync of a name, which only a new directory entry repairs.
         write_identity(self.files, self.path, log_id, settings)  # rule: identity written anew
         recovery = Recovery(files, path, log_id, write=True, copied=copied, former=former)
         survey = recovery.run()
+        # Before the tails are ready: until then every process recovers the log again.
+        note_marks(files, path, log_id, settings, survey.catalog)  # rule: note in the identity file
         if any(slot.damage for slot in survey.slots):  # rule: end of a damaged partition noted
-            # Perhaps only entries that are about to die tell up to where a damaged partition went.
+            # Entries that are about to be invalidated may be the only record of where a damaged partition ended.
             write_tails(files, path, log_id, survey)
         recovery.finish_journal()  # rule: generation after recovery
         write_tails(files, path, log_id, survey)
@@ -482,8 +521,8 @@ class _Opening:
         tails.words[READY_WORD] = 1
         return tails
 
-    def say(self, why: str) -> None:
-        """Note who holds the lock and why, for the error that others get."""
+    def note_holder(self, why: str) -> None:
+        """Write the holder and the reason into the lock file, for the errors of other processes."""
         record = {
             "pid": self.files.process_id(),
             "host": self.files.host_name(),
@@ -513,7 +552,7 @@ class _Opening:
 
 
 def _origin(files: Files, path: str, log_id: bytes, settings: dict[str, Any]) -> tuple[bool, bytes]:
-    """Whether a directory is a copy that has no id of its own yet, and the id that it had before."""
+    """Return whether a directory is a copy that has no id of its own yet, and the id that it had before."""
     former = settings.get(COPIED_FROM)
     pending = former == log_id.hex()
     try:
@@ -524,7 +563,7 @@ def _origin(files: Files, path: str, log_id: bytes, settings: dict[str, Any]) ->
 
 
 def make_directories(files: Files, path: str) -> None:
-    """Make a directory and its missing parents, and make their names durable."""
+    """Create a directory and its missing parents, and sync their names."""
     parent = path.rpartition("/")[0] or "/"
     stat = files.stat(parent)
     if stat is None:
@@ -537,14 +576,15 @@ def make_directories(files: Files, path: str) -> None:
     try:
         files.sync_directory(parent)  # rule: name of the log
     except by_system():
-        # A name whose sync failed counts as synced: whoever comes next has to make it anew.
+        # After a failed directory fsync the kernel may consider the entry clean: the next process has to create it
+        # again.
         if made:
             files.remove_directory(path)
         raise
 
 
 def sync_name(files: Files, path: str) -> None:
-    """Bring the name of a directory to the medium: whoever made it may have died before that was done."""
+    """Sync the name of a directory: its creator may have died before it did."""
     parent = path.rpartition("/")[0]
     try:
         files.sync_directory(parent or "/")  # rule: sync of a begun name
@@ -555,7 +595,7 @@ def sync_name(files: Files, path: str) -> None:
 
 def write_identity(files: Files, path: str, log_id: bytes, settings: dict[str, Any]) -> None:
     """Replace the identity file as a whole."""
-    record = {"format": FORMAT_VERSION, "id": log_id.hex(), "settings": settings}
+    record = {"format": FORMAT_VERSION, "id": log_id.hex(), "features": [], "settings": settings}
     new = f"{path}/{IDENTITY_NAME}.new"
     descriptor = files.open(new, create=True)
     try:
@@ -570,8 +610,15 @@ def write_identity(files: Files, path: str, log_id: bytes, settings: dict[str, A
     files.sync_directory(path)  # rule: identity's name
 
 
+def note_marks(files: Files, path: str, log_id: bytes, settings: dict[str, Any], catalog: Catalog) -> None:
+    """Note in the identity that the marks have to be compared with the records, if there are any marks."""
+    if MARKS_UNCHECKED not in settings and any(marked_topic(name) is not None for name in catalog.by_name):
+        settings[MARKS_UNCHECKED] = True
+        write_identity(files, path, log_id, settings)
+
+
 def write_tails(files: Files, path: str, log_id: bytes, survey: RecoveredLog, *, ready: bool = False) -> None:
-    """Replace the tails as a whole; they are believed when the ready flag is stored, here or later."""
+    """Replace the tails as a whole; they are valid once the ready flag is stored, here or later."""
     new = f"{path}/tails.new"  # rule: tails replaced as a whole
     descriptor = files.open(new, create=True)
     try:

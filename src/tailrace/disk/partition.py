@@ -1,4 +1,4 @@
-"""The partition: its lock, its state, and every step that moves its end."""
+"""The partition: its lock, its state, and every step that advances its end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.context import Context, storage_error
+from tailrace.disk.critical import Region, critical_region
 from tailrace.disk.failures import Tolerating, by_system
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.frame import Prepared, place, place_one, read_header, salt_chain
+from tailrace.disk.frame import Prepared, crc32c, place, place_counted, read_header, salt_chain
 from tailrace.disk.lock import DirectoryLock, insist
 from tailrace.disk.segment import (
     HEADER_BYTES,
@@ -37,6 +38,8 @@ from tailrace.disk.tails import (
     INCARNATION,
     LOG_FAILED_WORD,
     PENDING,
+    REWRITES,
+    REWRITES_SHIFT,
     SAFE,
     SEALED,
     START,
@@ -44,6 +47,8 @@ from tailrace.disk.tails import (
     UNSYNCABLE,
     State,
     pack_block,
+    pack_crc,
+    pack_fields,
     word_of,
 )
 from tailrace.errors import CorruptionError, DiskFullError, DurabilityError, OffsetMismatchError, TopicNotFoundError
@@ -53,26 +58,26 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
 
-# How a state tells that its segment takes appends.
+# The flags of a state whose segment takes appends.
 PHASE, ACTIVE = HAS_SEGMENT | SEALED, HAS_SEGMENT
-# A frame below this is copied into one piece for its write; above it, two copies of its body cost more than they save.
+# A smaller frame is joined into one buffer for its write; for a larger one, copying its body costs more than it saves.
 COPIED_BYTES_MAX = 16 << 10
-# The smallest page of memory that an operating system has.
+# The smallest page of memory of any supported system.
 PAGE_BYTES = 4096
-# A state is made for every append: without the checks of its own constructor that costs a third.
+# A state is made for every append: without its own constructor that costs a third.
 _state: Callable[[type[State], tuple[int, ...]], State] = tuple.__new__
 
 
 class PendingCommit(Exception):  # noqa: N818  # a state to act on, never shown to a user
-    """A commit over several partitions died here: resolve it, then try again."""
+    """A process died in a commit over several partitions that includes this one: resolve the commit, then try again."""
 
 
 class Partition:
     """One partition as a writer sees it.
 
-    `enter` and `leave` hold the process mutex and the directory's flock around everything that changes state. On any
-    exception in between, `abandon` closes the lock's descriptor, so that no interrupt can leave a lock behind, and the
-    state is loaded anew from the slot.
+    `enter` and `leave` hold the process mutex and the directory's flock around everything that changes state. After any
+    exception in between, `abandon` closes the lock's descriptor, so that no interrupt can leave a lock held, and the
+    state is loaded again from the slot.
     """
 
     def __init__(
@@ -96,28 +101,36 @@ class Partition:
         self.segment_bytes = segment_bytes
         self.segment_age_us = int(segment_age * 1_000_000)
         self.word = word = word_of(slot)
-        self.block_at = 8 * (word + BLOCK_A)
-        # Indexes of the words that every append looks at.
+        # The words `end`, `safe` and `start` at their last load.
+        self.loaded = [0, 0, 0]
+        # The places of the two state blocks.
+        block_a, block_b = 8 * (word + BLOCK_A), 8 * (word + BLOCK_B)
+        self.place_a = slice(block_a, block_a + BLOCK_BYTES)
+        self.place_b = slice(block_b, block_b + BLOCK_BYTES)
+        # Indexes of the words that every append checks.
         self.looked_at = (
             word + INCARNATION, word + FAILED, word + PENDING, word + SYNCING, word + BLOCK_A, word + BLOCK_B,
         )  # fmt: skip
         self.lock = DirectoryLock(context, path)
         self.checked = False
-        self.state = ABSENT
+        # The fields of the state, in its order. A plain tuple, because an append takes them apart and makes new ones,
+        # which takes three times as long with a State.
+        self.fields: tuple[int, ...] = ABSENT
         self.sequence = 0
-        # The sequences of both blocks as they were loaded or stored here: others mean that somebody wrote since.
+        # The sequences of both blocks as they were loaded or stored here: a difference means that another process
+        # wrote.
         self.sequence_a = self.sequence_b = -1
         self.seen = Index(0)
         self.descriptor = -1
         self.descriptor_key = (-1, -1)
-        # When the active segment is old: an append after that rolls it.
+        # When the active segment is too old: a later append rolls it.
         self.roll_at_us = 0
-        # Up to where zeros were written, and up to where room was reserved.
+        # The positions up to which zeros were written, and up to which room was reserved.
         self.zeroed = 0
         self.reserved = 0
 
     def set_limits(self, segment_bytes: int, segment_age: float) -> None:
-        """Take over a topic's current settings."""
+        """Set a topic's current settings."""
         self.segment_bytes = segment_bytes
         age_us = int(segment_age * 1_000_000)
         self.roll_at_us += age_us - self.segment_age_us
@@ -127,18 +140,18 @@ class Partition:
 
     @property
     def end(self) -> int:
-        """Where published records stop."""
-        return self.context.tails.words[self.word + END]
+        """The end of the published records, exclusive."""
+        return self._word(END)
 
     @property
     def safe(self) -> int:
-        """Up to where records are on disk for ever."""
-        return self.context.tails.words[self.word + SAFE]
+        """The offset up to which records survive a power cut."""
+        return self._word(SAFE)
 
     @property
     def start(self) -> int:
-        """The first record kept."""
-        return self.context.tails.words[self.word + START]
+        """The offset of the first record kept."""
+        return self._word(START)
 
     @property
     def alive(self) -> bool:
@@ -152,13 +165,27 @@ class Partition:
 
     @property
     def unsynced(self) -> bool:
-        """Whether the segment file may hold bytes that are not on disk, also where the journal vouches for them."""
-        return self.safe < self.end or bool(self.context.tails.words[self.word + DIRTY])
+        """Whether the segment file may hold bytes that are not on disk, even if the journal holds a copy."""
+        words, word = self.context.tails.words, self.word
+        return words[word + SAFE] < words[word + END] or bool(words[word + DIRTY])
+
+    def _word(self, which: int) -> int:
+        """Return one word of the slot; if the slot has another topic by now, the value loaded before that."""
+        words = self.context.tails.words
+        value = words[self.word + which]
+        # Loaded after the word: another topic stores its incarnation before its words.
+        if words[self.word + INCARNATION] not in (self.incarnation, 0):  # rule: slot of another topic
+            return max(self.loaded) if which == END else self.loaded[which]
+        self.loaded[which] = value
+        return value
 
     # The lock.
 
-    def enter(self, *, resolving: bool = False, timeout: float | None = None) -> None:
-        """Take the lock, check every word that forbids to go on, load the state."""
+    def enter(self, timeout: float | None = None, resolving: bool = False) -> None:
+        """Take the lock, check every word that forbids the call, load the state.
+
+        Without keyword-only arguments, which prevent the interpreter's fastest way to call a function.
+        """
         try:
             self.lock.acquire(timeout)
         except FileNotFoundError:
@@ -167,7 +194,7 @@ class Partition:
             raise
         words = self.context.tails.words
         incarnation, failed, pending, syncing, block_a, block_b = self.looked_at
-        # Looked at first: a drop clears the incarnation before it clears this.
+        # Checked first: a drop clears the incarnation before it clears this.
         if words[pending] and not resolving:  # rule: pending
             raise PendingCommit
         if words[incarnation] != self.incarnation:  # rule: incarnation
@@ -187,50 +214,56 @@ class Partition:
         self.lock.release()
 
     def abandon(self) -> None:
-        """After an exception: drop what is cached and release the lock, if this thread holds it."""
+        """After an exception: discard what is cached and release the lock, if this thread holds it."""
         if self.lock.owned:
             self.checked = False
         self.lock.abandon()
 
     # The state.
 
+    @property
+    def state(self) -> State:
+        """The state as it was loaded or stored last."""
+        return _state(State, self.fields)
+
     def _load(self) -> None:
         words, word = self.context.tails.words, self.word
         sequences = words[word + BLOCK_A], words[word + BLOCK_B]
         block = self.context.tails.read_block(self.slot)
         if block is None:
-            # A first block that does not check was being stored when its writer died: nothing was published yet.
+            # A first block with a bad checksum was being stored when its writer died: nothing was published yet.
             if sequences not in ((0, 0), (0, 1)) or words[word + END]:
                 self._fail("Both state blocks of a partition are damaged")
-            self.state, self.sequence = ABSENT, 0
+            self.fields, self.sequence = ABSENT, 0
         else:
-            self.sequence, self.state, incarnation = block
+            self.sequence, self.fields, incarnation = block
             if incarnation != self.incarnation:
                 self._fail("A state block belongs to another topic")
-        if words[word + END] > self.state.end:
-            # Blocks are stored before the end: to go on from an older one would write over published records.
+        state = self.state
+        if words[word + END] > state.end:
+            # Blocks are stored before the end: continuing from an older one would overwrite published records.
             self._fail("The newest state block of a partition is damaged")
         self.sequence_a, self.sequence_b = sequences
         if max(sequences) != self.sequence:  # rule: torn state block
-            # A writer died within a block. The next one stores another under the same number, which is to be noticed.
+            # A writer died within a block. The next writer reuses its number, which must still be noticed.
             self.sequence_a = self.sequence_b = -1
-        if words[word + END] < self.state.end:  # rule: end behind its block
-            # The last holder died between the two stores; its frames are complete.
-            words[word + END] = self.state.end
-        if words[word + START] < self.state.start:
-            words[word + START] = self.state.start
-        if self.state.flags & HAS_SEGMENT and (
+        if words[word + END] < state.end:  # rule: end behind its block
+            # The last lock holder died between the two stores; its frames are complete.
+            words[word + END] = state.end
+        if words[word + START] < state.start:
+            words[word + START] = state.start
+        if state.flags & HAS_SEGMENT and (
             # rule: descriptor of the right segment
-            self.descriptor_key != (self.state.base, self.state.salt) or not self.checked
+            self.descriptor_key != (state.base, state.salt) or not self.checked
         ):
             self._open_segment()
             if self.descriptor < 0:
                 self.checked = False
                 return
-            if not self.checked and self.state.active:  # rule: tail at first use
+            if not self.checked and state.active:  # rule: tail at first use
                 self._check_tail()
-        elif self.reserved > self.state.position and self.files.stat_open(self.descriptor).size < self.reserved:
-            # A write of another process failed, which gave back all room behind its own.
+        elif self.reserved > state.position and self.files.stat_open(self.descriptor).size < self.reserved:
+            # A write of another process failed, and that process released all room after its own end.
             self.reserved = 0
         self.checked = True
 
@@ -245,7 +278,8 @@ class Partition:
         header = read_segment_header(self.files, self.descriptor)
         if header is None or header.salt != state.salt:
             if self.context.tails.words[self.word + PENDING] and state.position == HEADER_BYTES:
-                # A dead commit adopted a segment in place of this empty one; resolving it publishes the new state.
+                # A dead process's commit adopted a segment in place of this empty one; resolving it publishes the new
+                # state.
                 self._close_segment()
                 return
             self._fail("The newest segment is not the one its state names", path)
@@ -262,7 +296,7 @@ class Partition:
             self.files.close(descriptor)
 
     def _check_tail(self) -> None:
-        """A file system that was rolled back or mounted anew shows here, before anything is written behind it."""
+        """Fail if the file system was rolled back or mounted anew, before anything is written after the last frame."""
         state = self.state
         if not self._tail_fits(rewrite=False):
             self._fail("The end of the newest segment is not what its state says")
@@ -274,7 +308,7 @@ class Partition:
                 self._fail("The newest segment ends in the middle of its last frame")
 
     def _tail_fits(self, *, rewrite: bool) -> bool:
-        """Whether the frames from `synced` to `position` are whole; `rewrite` writes the same bytes once more."""
+        """Return whether the frames from `synced` to `position` are whole; `rewrite` writes the same bytes again."""
         state = self.state
         position, chain = state.synced, state.synced_chain
         for found in walk(reading(self.files, self.descriptor), position, -1, chain, state.position, bodies=True):
@@ -285,9 +319,9 @@ class Partition:
         return position == state.position and chain == state.chain
 
     def _sync_again(self) -> None:
-        """The last holder died in or right after a sync and may have seen it fail: bring clean pages to dirty again.
+        """Repeat the sync that the last lock holder did not complete: it may have failed, so rewrite the pages.
 
-        Bytes below `synced` are promised and never rewritten.
+        Bytes below `synced` are acknowledged and never rewritten.
         """
         if self.state.active:
             try:
@@ -301,7 +335,7 @@ class Partition:
             self.context.tails.words[self.word + SYNCING] = 0
 
     def _read_only(self) -> Exception:
-        """Why nothing can be appended here."""
+        """Return the error that explains why the partition takes no appends."""
         if self.context.tails.words[self.word + FAILED] != DAMAGED:
             return DurabilityError(f"A sync failed earlier, so partition {self.path} is read-only.", path=self.path)
         return self._damage("The partition is damaged and therefore read-only", self.path)
@@ -320,31 +354,30 @@ class Partition:
     # Steps under the lock.
 
     def expect(self, offset: int) -> None:
-        """Compare the end with what a caller expects it to be."""
+        """Raise OffsetMismatchError if the end is not what the caller expects."""
         if self.state.end != offset:  # rule: expected offset
             raise OffsetMismatchError(
                 f"The next offset is {self.state.end}, not {offset}.", expected=offset, actual=self.state.end
             )
 
     def write(self, frames: Sequence[Prepared], size: int, sync: bool, now_us: int) -> int:
-        """Write a run of groups behind the last frame and publish it; the offset of its first record."""
-        first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
+        """Write a run of frames after the last frame and publish it; return the offset of its first record."""
+        first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.fields
         if position + size > self.segment_bytes or now_us > self.roll_at_us or flags & PHASE != ACTIVE:
             self.make_room(size)
-            first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.state
+            first, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = self.fields
+        after = position + size
         try:
             seen = self.seen
             if len(frames) == 1 and size < COPIED_BYTES_MAX:
-                frame = frames[0]
-                data, chain = place_one(frame, first - base, chain)
+                data, chain, count, span, low, high, attributes = place_counted(frames[0], first - base, chain)
                 self.files.write(self.descriptor, data, position)
-                if sync and size < PAGE_BYTES and position + size <= self.zeroed:
-                    # The disk is at work while the state block is made, instead of after it.
+                if sync and size < PAGE_BYTES and after <= self.zeroed:
+                    # The disk writes while the state block is made, instead of after it.
                     self.files.start_writing(self.descriptor, position, size)
-                _, _, count, _, _, _, span, low, high, _, _, _, _ = frame
                 last = position
                 if seen.position == position:
-                    seen.add(count, span, low, high, size, chain)
+                    seen.add(count, span, low, high, size, chain, attributes)
             else:
                 placed = place(frames, first - base, chain)
                 self.files.write_all(self.descriptor, placed.buffers, position)
@@ -354,22 +387,29 @@ class Partition:
         except by_system() as error:
             self._give_back()
             raise storage_error(error, "an append", self.path) from error
-        position += size
-        if position > self.zeroed:
-            self.zeroed = self._zeros_ahead(position, size) if sync else position
+        if after > self.zeroed:
+            self.zeroed = self._zeros_ahead(after, size) if sync else after
         end = first + span
+        if sync:
+            synced, synced_chain, safe = after, chain, end
+        fields = (end, base, after, chain, flags, salt, synced, synced_chain, last, safe, start)
+        # Made before the sync: after it the processor's caches are cold, and other threads wait for what follows.
+        block = pack_fields(
+            self.sequence + 1, end, base, after, chain, flags, salt, synced, last, safe, start, self.incarnation,
+            synced_chain,
+        )  # fmt: skip
+        block += pack_crc(crc32c(block))
         if sync:  # rule: durable append
-            self.sync(_state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start)))
+            self.sync(fields, block)
         else:
-            after = _state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start))
-            self._store(after)  # rule: block before end
+            self._put(fields, block)  # rule: block before end
             self.context.tails.words[self.word + END] = end
         return first
 
     def _zeros_ahead(self, position: int, size: int) -> int:
-        """Write zeros behind what is about to be synced, after it, so that they never take its room; where they end.
+        """Write zeros after the frames that will be synced, once these are written; return where the zeros end.
 
-        A sync over blocks that are written already commits no metadata.
+        A sync over blocks that are already written commits no metadata. The zeros never take the room of the frames.
         """
         run = min(max(self.context.tuning.zero_ahead_bytes, 8 * size), ZEROS_AHEAD_BYTES_MAX)
         stop = min(position + run, self.segment_bytes)
@@ -378,16 +418,16 @@ class Partition:
         try:
             self.files.write(self.descriptor, _zeros()[: stop - position], position)
         except by_system():
-            # They only save time; whether the write itself is safe, its sync tells.
+            # The zeros only save time; the sync decides whether the write itself is safe.
             self.cut(position)
             return position
         return stop
 
     def reserve(self, size: int) -> int | None:
-        """Have room for so many bytes behind the last frame, so that a full disk shows before a commit is on disk.
+        """Reserve `size` bytes after the last frame, so that a full disk is noticed before a commit is on disk.
 
-        More than is needed is asked for, because asking costs more than writing. Returns how long the file was, so that
-        `cut` can give the room back; None when there was enough already.
+        It reserves more than needed, because reserving costs more than writing. Return the size of the file before, so
+        that `cut` can release the room; None if there was enough already.
         """
         position = self.state.position
         if position + size <= self.reserved:
@@ -398,7 +438,7 @@ class Partition:
             try:
                 self.files.reserve(self.descriptor, position, count)
             except by_system() as error:
-                # Some file systems keep what they found before there was no more.
+                # Some file systems keep the part that they allocated before the disk was full.
                 self.cut(before)
                 if count == size:
                     raise storage_error(error, "reserving space for a commit", self.path) from error
@@ -408,15 +448,15 @@ class Partition:
         return before
 
     def _give_back(self) -> None:
-        """Give back what a failed write took; how long the file was before it is known of this process alone."""
+        """Release the room of a failed write; only this process knows the size of the file before it."""
         self.cut(max(self.zeroed, self.reserved))
-        # Another process may have had room reserved behind that: by a new block it notices that it has none.
+        # Another process may have reserved room after that: a new block tells it that the room is gone.
         self._store(self.state)  # rule: given back in a new block
 
     def cut(self, size: int) -> None:
-        """Give back what a failed write took behind the last frame, down to a size, as far as that goes.
+        """Truncate what a failed write left after the last frame, down to a size; ignore failures.
 
-        The zeros of the catalog stay: they are what is left for records that free space.
+        The zeros of the catalog stay: they are reserved for records that free space.
         """
         size = max(size, self.state.position)
         if self.slot == CATALOG_SLOT:
@@ -426,17 +466,17 @@ class Partition:
                 self.files.truncate(self.descriptor, size)
         self.zeroed, self.reserved = min(self.zeroed, size), min(self.reserved, size)
 
-    def sync(self, state: State | None = None) -> None:
-        """The one function that syncs a segment: for appends, the flusher, the hole rule, checkpoints and seals.
+    def sync(self, state: tuple[int, ...] | None = None, block: bytes = b"") -> None:
+        """Sync the segment: the one function for appends, the flusher, the hole rule, checkpoints and seals.
 
-        An append brings the state that is true once everything is on disk; without it that is the present one, synced.
+        An append passes the state that is true once everything is on disk, and its block; the default is the present
+        state, synced.
         """
         if state is None:
-            end, base, position, chain, flags, salt, _, _, last, _, start = self.state
-            state = _state(State, (end, base, position, chain, flags, salt, position, chain, last, end, start))
-        end = state.end
-        # Made before the sync: after it the processor's caches are cold, and others wait for what follows.
-        block = pack_block(self.sequence + 1, state, self.incarnation)
+            end, base, position, chain, flags, salt, _, _, last, _, start = self.fields
+            state = (end, base, position, chain, flags, salt, position, chain, last, end, start)
+            block = pack_block(self.sequence + 1, state, self.incarnation)
+        end = state[0]
         words, word = self.context.tails.words, self.word
         files, gauges = self.files, self.context.gauges
         words[word + SYNCING] = 1  # rule: syncing before the sync
@@ -459,7 +499,7 @@ class Partition:
             gauges.synced(files.monotonic() - began)
 
     def neutralise(self) -> None:
-        """Make sure that what a dead writer left behind the last frame is never taken for the next one."""
+        """Make sure that what a dead writer left after the last frame is never taken for the next frame."""
         if self.state.active:
             position = self.state.position
             try:
@@ -470,7 +510,7 @@ class Partition:
             self.sync()  # rule: what a dead drop left
 
     def settle(self) -> None:
-        """Sync what is not yet in the segment file itself; a sealed or adopted segment is."""
+        """Sync what is not yet in the segment file itself; a sealed or adopted segment is already synced."""
         if self.state.active:  # rule: flush
             self.sync()
         else:
@@ -478,23 +518,23 @@ class Partition:
             words[word + DIRTY] = 0
             words[word + SAFE] = self.state.end
 
-    def _store(self, state: State) -> None:
-        """Write the other state block; the words follow."""
+    def _store(self, state: tuple[int, ...]) -> None:
+        """Write the other state block; the caller stores the words after it."""
         self._put(state, pack_block(self.sequence + 1, state, self.incarnation))
 
-    def _put(self, state: State, block: bytes) -> None:
+    def _put(self, fields: tuple[int, ...], block: bytes) -> None:
         sequence = self.sequence + 1
-        at = self.block_at + (BLOCK_BYTES if sequence & 1 else 0)
-        self.context.tails.view[at : at + BLOCK_BYTES] = block
         if sequence & 1:
+            self.context.tails.view[self.place_b] = block
             self.sequence_b = sequence
         else:
+            self.context.tails.view[self.place_a] = block
             self.sequence_a = sequence
         self.sequence = sequence
-        self.state = state
+        self.fields = fields
 
     def publish_committed(self, state: State) -> None:
-        """Publish what the journal holds: it is safe already, though its segment is not synced."""
+        """Publish what the journal holds: it is durable already, though its segment is not synced."""
         words, word = self.context.tails.words, self.word  # rule: pending until published
         end, base, position, chain, flags, salt, synced, synced_chain, last, _, start = state
         self._store(_state(State, (end, base, position, chain, flags, salt, synced, synced_chain, last, end, start)))
@@ -503,25 +543,26 @@ class Partition:
         words[word + PENDING] = 0
 
     def make_room(self, size: int) -> None:
-        """Have an active segment that takes `size` more bytes: roll by size or age, create the first."""
+        """Make sure that the active segment takes `size` more bytes: roll by size or age, create the first."""
         if not self.has_room(size):
             self._create()
 
     def has_room(self, size: int) -> bool:
-        """Whether the active segment takes `size` more bytes; one that is full or old is sealed here."""
+        """Return whether the active segment takes `size` more bytes; seal one that is full or old."""
         state = self.state
         due = state.position + size > self.segment_bytes or self.files.now_us() > self.roll_at_us
         if due and state.active and state.position > HEADER_BYTES:
             self.seal()
-        return self.state.active
+            state = self.state
+        return state.active
 
     def adopt_index(self, index: Index) -> None:
-        """Take over what a reader of this process has seen of the active segment, so that a seal need not read it."""
+        """Take over a reader's index of the active segment, so that a seal need not read the segment."""
         if index.salt == self.state.salt and self.seen.position < index.position <= self.state.position:
             self.seen = index
 
     def seal(self) -> None:
-        """Give the active segment its footer; every step may be repeated after a death."""
+        """Write the footer of the active segment; every step may be repeated after a crash."""
         state = self.state
         if not state.active or state.position == HEADER_BYTES:
             return
@@ -566,7 +607,7 @@ class Partition:
         self.name_segment(created)
 
     def begin_segment(self) -> State:
-        """Create the file of the next segment; the state that names it, once `sync_begun` has returned."""
+        """Create the file of the next segment; return the state that names it, valid after `sync_begun`."""
         state = self.state
         files = self.files
         self._close_segment()
@@ -577,9 +618,11 @@ class Partition:
             leftover = files.stat(path)
             if leftover is not None:
                 if leftover.size > HEADER_BYTES:  # rule: nobody's leftover
-                    # Frames follow only after the state names their segment: these are not a dead writer's leftovers.
+                    # Frames are written only after the state names their segment: these are not what a dead writer
+                    # left.
                     self._fail("A segment that no state names holds data", path)
-                # A name whose sync failed counts as synced: only a new one is sure to reach the medium.
+                # After a failed directory fsync the kernel may consider the name clean: only a new one is sure to reach
+                # the disk.
                 files.remove_file(path)  # rule: leftovers made anew
             self.descriptor = files.open(path, exclusive=True)  # rule: segment that must be new
             files.write(self.descriptor, pack_header(self.topic_id, self.index, salt, created, state.end), 0)
@@ -592,12 +635,12 @@ class Partition:
         self.seen = Index(salt)
         chain = salt_chain(salt)
         return State(
-            state.end, state.end, HEADER_BYTES, chain, HAS_SEGMENT, salt, HEADER_BYTES, chain, 0, state.safe,
-            state.start,
+            state.end, state.end, HEADER_BYTES, chain, state.flags & REWRITES | HAS_SEGMENT, salt, HEADER_BYTES, chain,
+            0, state.safe, state.start,
         )  # fmt: skip
 
     def sync_begun(self) -> None:
-        """Bring a segment that was begun to disk, with its name; several of them in several threads."""
+        """Sync a new segment and its name; several threads may sync several segments."""
         files = self.files
         try:
             files.sync_data(self.descriptor)  # rule: segment header
@@ -607,14 +650,32 @@ class Partition:
             raise storage_error(error, "creating a segment", self.path) from error
 
     def name_segment(self, created: State) -> None:
-        """Store the state that names a segment, whose file and name are on disk."""
+        """Store the state that names a segment; its file and name are on disk."""
         self.descriptor_key = (created.base, created.salt)
         self._store(created)
 
-    # Forgetting.
+    # Rewriting.
+
+    @property
+    def rewrites(self) -> int:
+        """The count of rewrites in the state; odd while a name of the partition may not be on disk."""
+        return (self.state.flags & REWRITES) >> REWRITES_SHIFT
+
+    def count_rewrites(self, rewrites: int) -> None:
+        """Store a count of rewrites."""
+        state = self.state
+        self._store(state._replace(flags=state.flags & ~REWRITES | rewrites << REWRITES_SHIFT & REWRITES))
+
+    def begin_successor(self) -> None:
+        """Create the segment after the newest one, if that is sealed and has records."""
+        state = self.state
+        if state.flags & PHASE == PHASE and state.base < state.end:
+            self._create()
+
+    # Trimming.
 
     def forget(self, offset: int) -> None:
-        """Move `start` up to an offset that the catalog knows already; the files below it are left to `sweep`."""
+        """Raise `start` to an offset that is already in the catalog; `sweep` deletes the files below it."""
         state = self.state
         offset = min(offset, state.end)
         if offset > state.start:
@@ -623,13 +684,13 @@ class Partition:
 
     @property
     def spent(self) -> bool:
-        """Whether the newest segment holds records and all of them are below `start`, as this process knows it."""
+        """Whether the newest segment has records and all of them are below `start`, as this process knows it."""
         return self.state.base < self.state.end <= self.start
 
     def sweep(self, limit: int) -> int:
-        """Delete whole segments below `start`, the oldest first, at most so many; how many that were.
+        """Delete whole segments below `start`, the oldest first, at most `limit`; return their number.
 
-        The newest one goes once it is sealed and an empty successor keeps the end of the partition in its name.
+        The newest one is deleted once it is sealed and an empty successor keeps the end of the partition in its name.
         """
         removed = 0
         for base, following in pairwise(segment_bases(self.files, self.path, self.state)):  # rule: oldest first
@@ -643,7 +704,7 @@ class Partition:
                 self.seal()
                 self._create()  # rule: successor before the newest goes
             except DiskFullError:
-                # There is no room for its footer or for its successor; `spent` says so.
+                # There is no room for its footer or its successor; `spent` then returns True.
                 return removed
             self._remove(state.base)
             removed += 1
@@ -651,27 +712,27 @@ class Partition:
 
     def _remove(self, base: int) -> None:
         self.files.remove_file(f"{self.path}/{segment_name(base)}")
-        # Two names removed without a sync in between may come back in the wrong order.
+        # Two names removed without a sync in between may reappear in the wrong order.
         self.files.sync_directory(self.path)  # rule: one directory sync per unlink
 
     def keep_ahead(self, size: int) -> None:
-        """Have at least so many bytes of zeros behind the last frame: these can be written on a full disk too."""
+        """Keep at least `size` bytes of zeros after the last frame: they can be overwritten on a full disk too."""
         position = self.state.position
         if not self.state.active:
             return
-        # Another process may have lent some of them and found no room to write them again.
+        # Another process may have released some of them and found no room to write them again.
         self.zeroed = min(self.zeroed, self.files.stat_open(self.descriptor).size)
         if self.zeroed < position + size:
             first, stop = max(position, self.zeroed), position + 2 * size
             try:
                 self.files.write(self.descriptor, bytes(stop - first), first)
             except by_system():
-                # There is no room now; the next write tries again.
+                # The disk is full; the next write tries again.
                 return
             self.zeroed = stop
 
     def lend(self, count: int, kept: int) -> int:
-        """Cut up to `count` bytes off the zeros after the last frame, but leave `kept`; how long the file was."""
+        """Truncate up to `count` bytes of the zeros after the last frame, but leave `kept`; return the size before."""
         size = self.files.stat_open(self.descriptor).size if self.state.active else 0
         shorter = max(self.state.position + kept, size - count)
         if shorter < size:
@@ -680,7 +741,7 @@ class Partition:
         return size
 
     def restore(self, size: int) -> None:
-        """Write the zeros again that were given up, as far as there is room."""
+        """Write the zeros again that were released, if there is room."""
         if self.state.active and self.state.position <= self.zeroed < size:
             try:
                 self.files.write(self.descriptor, bytes(size - self.zeroed), self.zeroed)
@@ -688,8 +749,9 @@ class Partition:
                 return
             self.zeroed = size
 
+    @critical_region(Region.LOCKS)
     def release(self) -> bool:
-        """Close the descriptors of an idle partition, synced before, or a write-back error would be lost with them."""
+        """Close the descriptors of an idle partition after a sync: a close would lose a write-back error."""
         try:
             if self.descriptor >= 0 and self.alive and not self.failed and self.unsynced:
                 self.enter()
@@ -705,9 +767,9 @@ class Partition:
         return self.retire()
 
     def retire(self) -> bool:
-        """Close the descriptors unless a thread is at work here or has left unsynced bytes; whether they are closed."""
+        """Close the descriptors unless a thread uses them or left unsynced bytes; return whether they are closed."""
         if self.lock.owned:
-            # It is this thread, and a signal handler came into its call.
+            # This thread holds it, in a call that a signal handler interrupted.
             return False
         try:
             if not self.lock.mutex.acquire(blocking=False):
@@ -725,19 +787,19 @@ class Partition:
         raise error
 
     def end_writing(self) -> None:
-        """Under the lock, when the topic is dropped: others of this process may wait for it, so it stays what it is."""
+        """Stop writing when the topic is dropped, under the lock; other threads may wait for the lock, so it stays."""
         self.checked = False
         self._close_segment()
 
     def close(self) -> None:
-        """Close the descriptors without unlocking: closing the last one of a lock frees it."""
+        """Close the descriptors without unlocking: closing the last descriptor of a lock releases it."""
         self.checked = False
         self.lock.forget()
         self._close_segment()
 
 
 def segment_bases(files: Files, path: str, state: State) -> list[int]:
-    """The segments of a partition up to the newest that its state names, the oldest first."""
+    """Return the segments of a partition up to the newest that its state names, the oldest first."""
     names = files.list_directory(path)
     # rule: retention by state
     return sorted(base for name in names if (base := segment_base(name)) is not None and base <= state.base)
@@ -745,17 +807,17 @@ def segment_bases(files: Files, path: str, state: State) -> list[int]:
 
 @cache
 def _zeros() -> memoryview:
-    """Kept, because memory that is new for each write costs more than the write."""
+    """Return zeros; cached, because allocating memory for each write costs more than the write."""
     return memoryview(bytes(ZEROS_AHEAD_BYTES_MAX))
 
 
 def frames_size(frames: Sequence[Prepared]) -> int:
-    """Bytes that a run of frames takes in a segment."""
+    """Return the bytes of a run of frames in a segment."""
     if len(frames) == 1:
         return FRAME_HEADER_BYTES + len(frames[0].body) + 7 & ~7
     return sum([frame.size for frame in frames])
 
 
 def salted(files: Files) -> int:
-    """A random salt, never zero."""
+    """Return a random salt, never zero."""
     return int.from_bytes(files.random_bytes(8), "little") or 1

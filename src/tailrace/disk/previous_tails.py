@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 
 class Floor(NamedTuple):
-    """What the old tails promise of a slot: taken from checksummed blocks, never from words."""
+    """What the previous tails promise of a slot: taken from checksummed blocks, never from words."""
 
     state: State
     incarnation: int
 
 
 class PreviousTails(NamedTuple):
-    """What the old tails promise: by slot, and of which boot they are; none without tails of this log."""
+    """What the previous tails promise by slot, and their boot; empty without tails of this log."""
 
     slots: dict[int, Floor]
     boot: bytes
-    # Slots that were written to and of which neither block checks.
+    # Slots that were written to and have no valid block.
     damaged: frozenset[int] = frozenset()
-    # How many slots the file has at least, unless something cut it.
+    # The minimum number of slots in the file, unless it was truncated.
     least: int = 0
 
     def blind(self, slot: int) -> bool:
-        """Whether the tails lost what they promised of a slot, which no crash does.
+        """Return whether the tails lost what they promised of a slot, which no crash does.
 
-        The file is there before any record, with its first slots, and of two blocks in one sector one is always whole.
+        The file exists before any record, with its first slots, and of two blocks in one sector one is always whole.
         """
         return not self.boot or slot in self.damaged or (slot not in self.slots and slot < self.least)
 
 
 def read_floors(files: Files, path: str, log_id: bytes) -> PreviousTails:
-    """What the tails of an earlier boot promise of each slot, and which boot that was."""
+    """Return what the tails of an earlier boot promise of each slot, and which boot that was."""
     name = f"{path}/tails"
     if files.stat(name) is None:
         return PreviousTails({}, b"")
@@ -70,7 +70,8 @@ def read_floors(files: Files, path: str, log_id: bytes) -> PreviousTails:
         if block is not None:
             floors[slot] = Floor(block[1], block[2])
         elif any(data[at + 8 * (BLOCK_A + 1) : at + 8 * BLOCK_B]) or any(data[at : at + 8]):
-            # A power cut may leave a first block half stored, which is the second one, and nothing published before it.
+            # A power cut may leave a first block half stored, which is the second one, and nothing was published before
+            # it.
             damaged.add(slot)
         elif ours and not any(whole):
             # Marked with its topic before the catalog named it, and no power cut since.
@@ -79,7 +80,7 @@ def read_floors(files: Files, path: str, log_id: bytes) -> PreviousTails:
 
 
 def is_copy(files: Files, path: str, log_id: bytes) -> bool:
-    """Whether the tails were copied: they name another file than themselves."""
+    """Return whether the tails were copied: they name another file than themselves."""
     name = f"{path}/tails"
     if files.stat(name) is None:
         return False
@@ -94,5 +95,5 @@ def is_copy(files: Files, path: str, log_id: bytes) -> bool:
     magic, _, boot, device, inode, own_id = IDENTITY.unpack(data)
     if magic != MAGIC or own_id != log_id:
         return False
-    # With another boot a disk may have another number, but its files keep theirs.
+    # A disk may get another device number at another boot, but its files keep their inode numbers.
     return bool(inode != stat.inode or (boot == files.boot_id() and device != stat.device))

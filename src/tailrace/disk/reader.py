@@ -1,10 +1,12 @@
-"""The reader: frames of one partition by offset, checked, in order, never at or beyond its end."""
+"""Reader: checked frames of one partition by offset, in order, never at or beyond its end."""
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.disk.codec import CodecError
@@ -13,6 +15,7 @@ from tailrace.disk.context import is_untyped, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import Header, crc32c, read_header
+from tailrace.disk.layout import SegmentInfo, SegmentLayout
 from tailrace.disk.runs import Run, begins_run, take_run
 from tailrace.disk.segment import (
     CHUNK_BYTES,
@@ -21,26 +24,25 @@ from tailrace.disk.segment import (
     extend_index,
     find_magic,
     read_footer,
-    segment_base,
     segment_name,
     walk,
 )
+from tailrace.disk.segment_facts import TIME_UNKNOWN, UNSETTLED, Key, SegmentFacts
 from tailrace.disk.segment_file import Indexes, SegmentFile
-from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION
+from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_POSITION, REWRITES
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.limits import OFFSET_MAX
 from tailrace.types import GIVEN_UP
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
+    from tailrace.disk.marks import MarkTable
     from tailrace.disk.partition import Partition
     from tailrace.disk.tails import State
 
-# Up to so many records are read with a first read of so many bytes, and four times as many with each that follows.
+# Up to this many records are read with a first read of this many bytes; each further read is four times as large.
 FEW_RECORDS = 64
 FIRST_BYTES = 4_096
-# The largest time of a segment of which none is known.
-TIME_UNKNOWN = (1 << 63) - 1
 
 
 class Frame(NamedTuple):
@@ -51,29 +53,15 @@ class Frame(NamedTuple):
     offset: int
 
 
-# Columns, and the offset behind them: at their end offsets may be missing.
+# Columns, and the next offset after them: offsets may be missing at their end.
 Piece = tuple[Columns, int]
 Item = TypeVar("Item")
-
-
-class SegmentInfo(NamedTuple):
-    """One segment of a partition, as far as it is published."""
-
-    base: int
-    end: int
-    path: str
-    salt: int
-    sealed: bool
-    bytes: int
-    frames_end: int
-    records: int
-    min_time: int
-    max_time: int
-    created: int
+# Tells whether a record, by its index in its columns, is visible.
+Shows = Callable[[Columns, int], bool]
 
 
 class Reader:
-    """Reads one partition; one thread at a time. It remembers where it stopped, so that following is one read."""
+    """Reads one partition, in one thread at a time; it keeps its position, so that following is one read."""
 
     def __init__(self, partition: Partition, indexes: Indexes, *, mapped: bool = False) -> None:
         self.partition = partition
@@ -81,10 +69,14 @@ class Reader:
         self.indexes = indexes
         self.mapped = mapped
         self.segment: SegmentFile | None = None
-        self.bases: list[int] = []
+        # The bases of the segments in the last listing: none is missing between the first and the last, but older ones
+        # may have been removed and newer ones created since.
+        self.bases: array[int] = array("q")
+        # The marks of the partition, if there are any: an older version of a segment than they tell of is damage.
+        self.marks: MarkTable | None = None
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.segment is not None:
             segment, self.segment = self.segment, None
             segment.close()
@@ -93,15 +85,15 @@ class Reader:
         try:
             self.close()
         except by_system(OSError, AttributeError, TypeError):
-            # At the interpreter's end the module may be gone already; the system closes what is left.
+            # At interpreter shutdown the module may be cleared already; the system closes the descriptor.
             return
 
     # Forward.
 
     def frames(self, start: int, stop: int, *, lost: bool = False) -> Iterator[Frame]:
-        """Frames that hold any offset in [start, stop) below the end that stands now; raises at the first damage.
+        """Yield the frames that hold any offset in [start, stop) below the current end; raise at the first damage.
 
-        With `lost` the placeholders for lost records are handed out as well, and are no damage.
+        With `lost` the placeholders for lost records are yielded as well, instead of raising.
         """
         for frame, _ in self._over_segments(start, stop, self._segment_frames):
             if frame.header.lost and not lost:
@@ -109,13 +101,13 @@ class Reader:
             yield frame
 
     def pieces(self, start: int, stop: int) -> Iterator[Piece]:
-        """The records of `frames` as columns, with the offset behind each; frames of one record come many at a time."""
+        """Yield the records as columns, with the next offset after each; single-record frames come in runs."""
         return self._over_segments(start, stop, self._segment_pieces)
 
     def _over_segments(
         self, start: int, stop: int, found_in: Callable[[int, int], Iterator[tuple[Item, int]]]
     ) -> Iterator[tuple[Item, int]]:
-        """What one segment after the other gives, each with the offset behind it."""
+        """Yield what `found_in` finds in one segment after another, each with the next offset after it."""
         stop = min(stop, self.partition.end)  # rule: no further than end
         offset = start
         again = False
@@ -134,8 +126,8 @@ class Reader:
                 raise
 
     def _segment_frames(self, offset: int, stop: int) -> Iterator[tuple[Frame, int]]:
-        """Frames of one segment from an offset on, as far as they fit."""
-        segment = self._at(offset)
+        """Yield the valid frames of one segment from an offset on."""
+        segment = self._segment_at(offset)
         if segment is None:
             return
         limit = self.files.stat_open(segment.descriptor).size if segment.index is None else segment.index.position
@@ -155,25 +147,25 @@ class Reader:
                 return
 
     def _segment_pieces(self, offset: int, stop: int) -> Iterator[Piece]:
-        """The columns of one segment's frames from an offset on, as far as they fit."""
-        segment = self._at(offset)
+        """Yield the columns of the valid frames of one segment from an offset on."""
+        segment = self._segment_at(offset)
         if segment is None:
             return
-        # Of a segment that is not sealed it is enough that a read behind its end is short.
+        # For an active segment no limit is needed, because a read beyond its end returns less.
         limit = OFFSET_MAX if segment.index is None else segment.index.position
         if segment.offset < offset:
             self._skip(segment, offset, limit)
         base = segment.base
-        # Few records are one small read, also where zeros lie behind them.
+        # Few records need one small read, even if preallocated zeros follow them.
         chunk = CHUNK_BYTES if stop - offset > FEW_RECORDS else FIRST_BYTES
         data: bytes | memoryview = b""
-        first = asked = 0
+        first = requested = 0
         while segment.offset < stop and segment.position + FRAME_HEADER_BYTES < limit:
             position = segment.position
             at = position - first
             if not 0 <= at <= len(data) - FRAME_HEADER_BYTES:
-                asked = min(chunk, limit - position)
-                data, first, at = segment.read(asked, position), position, 0
+                requested = min(chunk, limit - position)
+                data, first, at = segment.read(requested, position), position, 0
                 chunk = min(4 * chunk, CHUNK_BYTES)
                 if len(data) < FRAME_HEADER_BYTES:
                     return
@@ -199,11 +191,11 @@ class Reader:
             if end > len(data):
                 if segment.index is None:
                     limit = self.files.stat_open(segment.descriptor).size
-                if position + header.length > limit or (position == first and asked >= header.size):
+                if position + header.length > limit or (position == first and requested >= header.size):
                     # The file ends within the frame.
                     return
-                asked = max(min(chunk, limit - position), header.size)
-                data, first = segment.read(asked, position), position
+                requested = max(min(chunk, limit - position), header.size)
+                data, first = segment.read(requested, position), position
                 continue
             body = memoryview(data)[at + FRAME_HEADER_BYTES : end]
             if crc32c(body) != header.body_crc:
@@ -217,7 +209,7 @@ class Reader:
             yield self.columns(frame), segment.offset
 
     def _skip(self, segment: SegmentFile, offset: int, limit: int) -> None:
-        """Step over frames before an offset, by their headers alone; damage among them does not matter here."""
+        """Skip frames before an offset by their headers alone; damage among them is ignored."""
         while segment.offset < offset:
             before = segment.offset
             walked = walk(
@@ -236,8 +228,8 @@ class Reader:
                     return
                 segment.offset, segment.position, segment.chain = resumed
 
-    def _at(self, offset: int) -> SegmentFile | None:
-        """The open segment, placed at or before an offset."""
+    def _segment_at(self, offset: int) -> SegmentFile | None:
+        """Return the open segment, positioned at or before an offset."""
         segment = self.segment
         if segment is not None and segment.offset == offset:
             return segment
@@ -262,19 +254,26 @@ class Reader:
 
     def _base_of(self, offset: int) -> int | None:
         if not self.bases:
-            self.bases = self.indexes.bases.get(self.partition.path, self.bases)
+            known = self.indexes.facts.known.get(self.partition.path)
+            self.bases = self.bases if known is None else known.listed
         if not self.bases or offset < self.bases[0]:
             self._list()
         at = bisect_right(self.bases, offset) - 1
         return self.bases[at] if at >= 0 else None
 
     def _list(self) -> None:
+        """List the segments again, without the cache."""
+        self._take_listing(self.indexes.facts.list)
+
+    def _take_listing(self, listing: Callable[[Partition, Key], SegmentFacts]) -> SegmentFacts:
+        """Return the facts of the segments for the current state; without a directory there are none."""
+        key = Key.of(self.partition, self.state())
         try:
-            names = self.files.list_directory(self.partition.path)
+            facts = listing(self.partition, key)
         except FileNotFoundError:
-            names = []
-        self.bases = sorted(base for name in names if (base := segment_base(name)) is not None)
-        self.indexes.keep_bases(self.partition.path, self.bases)
+            facts = SegmentFacts(key, array("q"), UNSETTLED)
+        self.bases = facts.listed
+        return facts
 
     def _open(self, base: int) -> SegmentFile | None:
         self.close()
@@ -285,8 +284,10 @@ class Reader:
         except FileNotFoundError:
             return None
         self.segment = segment
-        # Behind the opening: what goes later does not change what is open.
+        # Checked after the opening: if the log is removed later, the open file is still the right one.
         self.partition.context.check_here()
+        if self.marks is not None:
+            self._check_version(segment, self.marks)
         key = (self.partition.path, base, segment.salt)
         index = self.indexes.sealed.get(key)
         if index is None and segment.salt:
@@ -298,8 +299,22 @@ class Reader:
             segment.use_mapping()
         return segment
 
+    def _check_version(self, segment: SegmentFile, marks: MarkTable) -> None:
+        """Raise CorruptionError for a version from before a rewrite: it has records whose marks are forgotten."""
+        newest = marks.rewrite_of(segment.base)
+        # rule: version older than the marks
+        if newest is not None and newest.base == segment.base and segment.rewrites < newest.rewrites:
+            self.close()
+            raise CorruptionError(
+                "A segment is older than the marks of its topic say, so it may hold deleted records",
+                partition=self.partition.index,
+                first=newest.base,
+                last=newest.stop - 1,
+                path=segment.path,
+            )
+
     def _at_end(self, segment: SegmentFile, offset: int) -> bool:
-        """Go to the published end of the newest segment if that is the offset, without a walk over what lies before."""
+        """Move to the published end of the newest segment if that is the offset, without a walk over earlier frames."""
         state = self.state()
         if state is None or (state.base, state.salt, state.end) != (segment.base, segment.salt, offset):
             return False
@@ -307,7 +322,7 @@ class Reader:
         return True
 
     def _active_index(self, segment: SegmentFile) -> Index | None:
-        """The index of the newest segment up to its published position; the process keeps it and extends it."""
+        """Return the index of the newest segment up to its published position; the process caches and extends it."""
         state = self.state()
         if state is None or (state.base, state.salt) != (segment.base, segment.salt):
             return None
@@ -316,8 +331,8 @@ class Reader:
             index = active.get(path)
             if index is not None and (index.salt, index.position) == (segment.salt, state.position):
                 return index
-            # Nobody else's while it grows: a signal handler of this thread that reads would extend it too, and an
-            # interrupt would leave it halfway.
+            # Not in the cache while it is extended: a signal handler of this thread that reads would extend it too, and
+            # an interrupt would leave it incomplete.
             active.pop(path, None)
             if index is None or index.salt != segment.salt or index.position > state.position:
                 index = Index(segment.salt)
@@ -326,7 +341,7 @@ class Reader:
             return index
 
     def state(self) -> State | None:
-        """The newest state block; a writer may be storing one right now, so a torn one is read again."""
+        """Return the newest state block; a torn one is read again, because a writer may be storing it right now."""
         for _ in range(3):
             block = self.partition.context.tails.read_block(self.partition.slot)
             if block is not None:
@@ -334,9 +349,9 @@ class Reader:
         return None
 
     def _next(self, offset: int, stop: int, again: bool) -> bool:
-        """Frames stopped before `stop`: go to the next segment, look again once, or say what is wrong."""
+        """Continue in the next segment, or once more after new reads; raise if frames are missing or damaged."""
         segment = self.segment
-        if segment is not None and segment.offset == offset != segment.base and self._enter(offset):
+        if segment is not None and segment.offset == offset != segment.base and self._open_next(offset):
             return False
         if not again:  # rule: read once more
             # The cached index, listing or bytes may be older than the end that was read.
@@ -355,19 +370,66 @@ class Reader:
             )
         raise self._damage(offset, stop)
 
-    def _enter(self, base: int) -> bool:
-        """Go to the segment that begins where the last one ended, by its name alone; False when there is none."""
+    def _open_next(self, base: int) -> bool:
+        """Move to the segment that begins where the last one ended, by its name; return False if there is none."""
         path = f"{self.partition.path}/{segment_name(base)}"
-        # Asked first: the segment at hand stays open, and placed, when there is damage to be named in it. The end is
-        # loaded so that a log which was closed meanwhile is noticed, though its files could still be read.
+        # Checked before the opening: the current segment stays open, and positioned, if there is damage to be named in
+        # it. The end is loaded so that a read of a closed log raises, although its files could still be read.
         if base >= self.partition.end or self.files.stat(path) is None or self._open(base) is None:
             return False
         if not self.bases or base > self.bases[-1]:
-            self.bases.append(base)
+            self.bases = self.bases + array("q", (base,))
         return True
 
+    def version(self, base: int) -> tuple[int, int] | None:
+        """Return how often a sealed segment was rewritten, and its end; None if it is missing or not sealed."""
+        segment = self._open(base)
+        if segment is None or segment.index is None:
+            return None
+        return segment.rewrites, base + segment.index.span
+
+    def present(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the offsets of some ranges that have a record in the newest version of their segment.
+
+        The ranges are sorted and below the end. Only a rewrite takes single records out of a segment.
+        """
+        found: list[tuple[int, int]] = []
+        if ranges:
+            self.newest_base(ranges[-1][1])
+        left = deque(ranges)
+        while left:
+            first = left[0][0]
+            base = self._base_of(first)
+            segment = None if base is None else self._open(base)
+            at = bisect_right(self.bases, first)
+            after = self.bases[at] if at < len(self.bases) else left[-1][1]
+            # Those of this segment; without one they were trimmed meanwhile, or a read reports that it is missing.
+            mine: list[tuple[int, int]] = []
+            if left[-1][1] <= after:
+                mine = [*left]
+                left.clear()
+            while left and left[0][0] < after:
+                low, stop = left.popleft()
+                if stop > after:
+                    left.appendleft((after, stop))
+                mine.append((low, min(stop, after)))
+            if segment is not None and segment.rewrites:
+                mine = [run for each in mine for run in self._present(*each)]
+            if segment is not None:
+                found += mine
+        return found
+
+    def _present(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the offsets of a range that have a record, in a segment that was rewritten."""
+        for frame in self.frames(first, stop, lost=True):
+            if frame.header.lost:
+                yield max(first, frame.offset), min(stop, frame.offset + frame.header.span)
+            elif not frame.header.removed:
+                offsets = self.columns(frame).offsets_list()
+                yield from ((offset, offset + 1) for offset in offsets if first <= offset < stop)
+
     def columns(self, frame: Frame) -> Columns:
-        """The columns of a frame; a body that does not hold what its header says is damage."""
+        """Return the columns of a frame; raise CorruptionError if the body does not match the header."""
         try:
             return columns(frame.header, frame.body, frame.offset)
         except CodecError as error:
@@ -382,34 +444,35 @@ class Reader:
             ) from error
 
     def newest_base(self, end: int) -> int:
-        """The base of the newest segment that holds anything below an end, 0 without any."""
-        self._list()
-        return max((base for base in self.bases if base < end), default=0)
+        """Return the base of the newest segment with records below an end; 0 if there is none."""
+        self._take_listing(self.indexes.facts.look)
+        at = bisect_left(self.bases, end) - 1
+        return self.bases[at] if at >= 0 else 0
 
     def check_alive(self) -> None:
-        """Refuse to read a topic that was dropped."""
+        """Raise TopicNotFoundError if the topic was dropped."""
         if not self.partition.alive:
             raise TopicNotFoundError("The topic was dropped.")
         self.partition.context.check_here()
 
     # Damage.
 
-    def stand(self, offset: int) -> None:
-        """Go to the end, if an offset is that: what comes next is then one read away, and no walk over all before."""
+    def seek_end(self, offset: int) -> None:
+        """Move to the end if that is the offset: then the next records are one read away, without a walk."""
         if offset == self.partition.end:
-            self._at(offset)
+            self._segment_at(offset)
 
-    def newest(self, start: int, stop: int) -> Run | None:
-        """The records of [start, stop) when one small read at the place where this stands has them all, else None.
+    def read_newest(self, start: int, stop: int) -> Run | None:
+        """Return the records of [start, stop) if one small read at the current position has all of them, else None.
 
-        None says nothing about them: `pieces` has them, or says what is wrong.
+        None does not mean that they are missing: `pieces` returns them, or raises.
         """
         segment = self.segment
         if segment is None or segment.offset != start or segment.index is not None:
             return None
         words, word = self.partition.context.tails.words, self.partition.word
         block = word + (BLOCK_A if words[word + BLOCK_A] > words[word + BLOCK_B] else BLOCK_B)
-        # Where frames end, by a block that may be half stored: it only says how much there is to read.
+        # The end of the frames, from a block that may be torn: it only decides how much to read.
         size = words[block + BLOCK_POSITION] - segment.position
         if not 0 < size <= CHUNK_BYTES:
             return None
@@ -423,13 +486,13 @@ class Reader:
         return taken.run
 
     def _lost(self, frame: Frame) -> CorruptionError:
-        """The error for a placeholder: it names exactly the range that it stands for."""
+        """Return the error for a placeholder, with exactly the range that it stands for."""
         path = self.segment.path if self.segment is not None else None
         return lost_error(frame.header, frame.body, frame.offset, self.partition.index, path)
 
     def _damage(self, offset: int, stop: int) -> CorruptionError:
-        """The error that names the range which cannot be read, from `offset` to where reading goes on."""
-        segment = self._at(offset)
+        """Return the error for the unreadable range from `offset` to where reading can continue."""
+        segment = self._segment_at(offset)
         path = None
         following = next((base for base in self.bases if base > offset), None)
         resumed = following if following is not None else self.partition.end
@@ -437,7 +500,7 @@ class Reader:
             path = segment.path
             found = self._resume(segment) if segment.offset <= offset else None
             if segment.index is not None and segment.base + segment.index.span == offset:
-                # This one is whole up to its end; the one that begins there is missing.
+                # This segment is complete up to its end; the segment that begins there is missing.
                 path = f"{self.partition.path}/{segment_name(offset)}"
             elif found is not None:
                 resumed = found[0]
@@ -452,10 +515,10 @@ class Reader:
         )
 
     def _resume(self, segment: SegmentFile) -> tuple[int, int, int] | None:
-        """(offset, position, chain) of the next frame after damage at the segment's place that can be trusted.
+        """Return offset, position and chain of the next trusted frame after a damage at the current position.
 
-        A frame whose own header is right ends its damage with its body. Otherwise the next index entry can be trusted,
-        and any frame before it from which the chain leads to that entry, or to the segment's published end.
+        If the header of the damaged frame is valid, only its body is damaged. Otherwise the next index entry can be
+        trusted, and any frame before it from which the chain leads to that entry, or to the segment's published end.
         """
         header = read_header(memoryview(segment.read(FRAME_HEADER_BYTES, segment.position)))
         if header is not None and header.chain == segment.chain and header.base == segment.offset - segment.base:
@@ -474,14 +537,14 @@ class Reader:
                 continue
             start, end, last = position, position, 0
             for found in walk(segment.read, position, first.base, first.chain, stop, bodies=False):
-                # Frames on a chain that breaks later on all break there: none of them needs to be tried.
+                # All frames on a chain that breaks later break at the same place, so none of them needs to be tried.
                 position, end, last = found.position, found.position + found.header.size, found.header.crc
             if end == stop and last == chain:
                 return segment.base + first.base, start, first.chain
         return (offset, stop, chain) if offset > segment.offset else None
 
     def _trusted_after(self, segment: SegmentFile) -> tuple[int, int, int] | None:
-        """The first place behind the segment's own that something other than the frames vouches for."""
+        """Return the first place after the current position that the index or the state confirms."""
         index = segment.index
         if index is not None:
             for entry, position in enumerate(index.positions):
@@ -496,9 +559,9 @@ class Reader:
     # Other orders.
 
     def pieces_reverse(self, start: int, stop: int) -> Iterator[Piece]:
-        """The pieces of `pieces`, last first; memory is bounded by one stretch of an index."""
+        """Yield the pieces of `pieces` in reverse; memory is bounded by one index entry's stretch."""
         stop = min(stop, self.partition.end)
-        # Once is enough: below here nothing is added, and what goes is noticed where it is missing.
+        # One listing is enough: no segment is added below the stop, and a removed one is noticed when it is missing.
         self._list()
         while stop > start:
             first = max(start, self._stretch_start(stop - 1))
@@ -509,7 +572,7 @@ class Reader:
             stop = first
 
     def _stretch(self, first: int, stop: int) -> tuple[list[Piece], CorruptionError | None]:
-        """The pieces of a stretch behind its last damage, and that damage."""
+        """Return the pieces of a stretch after its last damage, and that damage."""
         pieces: list[Piece] = []
         damage = None
         while first < stop:
@@ -526,8 +589,8 @@ class Reader:
         return pieces, damage
 
     def _stretch_start(self, offset: int) -> int:
-        """The first offset of the stretch that holds an offset."""
-        segment = self._at(offset)
+        """Return the first offset of the stretch that holds an offset."""
+        segment = self._segment_at(offset)
         if segment is None:
             return offset
         index = segment.index or self._active_index(segment)
@@ -535,16 +598,19 @@ class Reader:
             return segment.base
         return segment.base + index.offsets[index.find(offset - segment.base)]
 
-    def offset_at(self, time: int, *, skip: bool = False) -> int:
-        """The first offset whose record is at or after a time; the end when there is none.
+    def offset_at(self, time: int, shows: Shows | None = None, *, skip: bool = False) -> int:
+        """Return the first offset whose record is at or after a time; the end if there is none.
 
-        Lost records count with the times of their neighbours. With `skip` damage is passed over.
+        With `shows` only records that it accepts count. Lost records count with the times of their neighbours. With
+        `skip` damaged records are skipped.
         """
         start, end = self.partition.start, self.partition.end
-        for info in self.segments():
-            if info.max_time < time or info.end <= start:
+        for info in self.layout().from_time(time):
+            if info.end <= start:
                 continue
-            segment = self._open(info.base)
+            segment = self.segment
+            if segment is None or segment.base != info.base or (info.sealed and segment.index is None):
+                segment = self._open(info.base)
             index = (segment.index or self._active_index(segment)) if segment is not None else None
             entry = index.from_time(time) if index is not None else None
             first = info.base if index is None or entry is None else info.base + index.offsets[entry]
@@ -552,14 +618,18 @@ class Reader:
                 if frame.header.max_time >= time:
                     if frame.header.lost:
                         return max(frame.offset, start)
+                    if frame.header.removed:
+                        continue
                     column = self.columns(frame)
                     for at in range(column.count):
-                        if column.time(at) >= time and column.offset(at) >= start:
+                        if column.time(at) < time or column.offset(at) < start:
+                            continue
+                        if shows is None or shows(column, at):
                             return column.offset(at)
         return end
 
     def _whole_frames(self, start: int, stop: int, skip: bool) -> Iterator[Frame]:
-        """Frames and placeholders; with `skip` on behind every damage."""
+        """Yield frames and placeholders; with `skip` continue after every damage."""
         while start < stop:
             try:
                 for frame in self.frames(start, stop, lost=True):
@@ -571,25 +641,30 @@ class Reader:
                     raise
                 start = error.last + 1
 
-    def segments(self) -> list[SegmentInfo]:
-        """The partition's segments, oldest first, without those that nothing is published in."""
-        self._list()
+    def missing(self, start: int) -> int:
+        """Return how many offsets from one on have no record, as far as footers tell; 0 if none was ever removed."""
+        state = self.state()
+        if state is None or not state.flags & REWRITES:
+            return 0
+        facts = self._take_listing(self.indexes.facts.look)
+        return self.indexes.facts.load(self.partition, facts).missing(start)
+
+    def layout(self) -> SegmentLayout:
+        """Return the published segments of the partition; sealed segments with known facts are not opened."""
+        # The end is loaded before the state, so that the newest segment in the state is not older than the end.
         end = self.partition.end
-        infos = []
-        for number, base in enumerate(self.bases):
-            if base >= end:
-                break
-            following = self.bases[number + 1] if number + 1 < len(self.bases) else end
-            info = self.info(base, min(following, end))
-            if info is not None:
-                infos.append(info)
-        self.close()
-        return infos
+        facts = self._take_listing(self.indexes.facts.look)
+        facts = self.indexes.facts.load(self.partition, facts)
+        # Checked after the files were examined: if the log is removed later, the result is still right.
+        self.partition.context.check_here()
+        return SegmentLayout(
+            facts, end, self.partition.path, lambda base, stop, walked: self.info(base, stop, walked=walked)
+        )
 
     def info(self, base: int, stop: int, *, walked: bool = True) -> SegmentInfo | None:
-        """One segment, None when it is gone; one without a footer is taken to end at `stop`.
+        """Return one segment, None if it is gone; without a footer it is taken to end at `stop`.
 
-        Unless `walked`, the frames of an active segment are not looked at, so that nothing is known of its times.
+        Unless `walked`, the frames of an active segment are not read, and its times are unknown.
         """
         segment = self._open(base)
         if segment is None:
@@ -598,22 +673,22 @@ class Reader:
         index = segment.index or (self._active_index(segment) if walked else None) or Index(segment.salt)
         if segment.index is not None:
             stop = base + index.span
-        # Without an index nothing is known of the times in it: it is not to be skipped by time.
+        # Without index entries its times are unknown, so a search by time must not skip it.
         latest = index.max_time if index.offsets else TIME_UNKNOWN
         return SegmentInfo(
-            base, stop, segment.path, segment.salt, segment.index is not None, size, index.position, index.records,
-            index.min_time, latest, segment.created,
+            base, stop, segment.path, segment.salt, segment.index is not None, size, index.records, index.min_time,
+            latest, segment.created, index.expiry_low, index.expiry_high, segment.origin,
         )  # fmt: skip
 
     def active_index(self, base: int) -> Index | None:
-        """A copy of the index of the newest segment, as far as it is published; None when it is another one."""
+        """Return a copy of the index of the active segment, as far as it is published; None if it has another base."""
         segment = self._open(base)
         with self.indexes.mutex:
             index = None if segment is None or segment.index is not None else self._active_index(segment)
             return None if index is None else index.copy()
 
     def first_time(self) -> int | None:
-        """The smallest time in the first frame of the segment that was looked at last."""
+        """Return the smallest time in the first frame of the segment that was opened last."""
         if self.segment is None:
             return None
         header = read_header(memoryview(self.segment.read(FRAME_HEADER_BYTES, HEADER_BYTES)))
@@ -621,7 +696,7 @@ class Reader:
 
 
 def lost_error(header: Header, note: memoryview, offset: int, partition: int, path: str | None) -> CorruptionError:
-    """The error for the records that a placeholder stands for; its note says why they were lost."""
+    """Return the error for the records of a placeholder; the note in it has the reason."""
     return CorruptionError(
         f"{GIVEN_UP}: {lost_reason(note)}",
         partition=partition,
@@ -630,12 +705,12 @@ def lost_error(header: Header, note: memoryview, offset: int, partition: int, pa
         path=path,
         repaired=True,
         hint="The log was repaired, and every record outside the named range is readable; "
-        'go on behind it with read(on_damage="skip"), or begin at the offset after it.',
+        'continue after it with read(on_damage="skip"), or begin at the offset after it.',
     )
 
 
 def lost_reason(note: memoryview) -> str:
-    """Why records were lost, as the note in their placeholder says."""
+    """Return why records were lost, from the note in their placeholder."""
     try:
         return str(json.loads(bytes(note))["reason"])
     except (ValueError, KeyError, TypeError):

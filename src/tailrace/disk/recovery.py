@@ -1,7 +1,7 @@
-"""Recovery on another boot, or of a copy: replay the journal, find where every partition ends, rebuild the tails.
+"""Recovery after another boot, or of a copy: replays the journal, finds the end of every partition, rebuilds the tails.
 
-Nothing is truncated and nothing is guessed: bytes that do not fit are left where they are, and a partition that ends
-below what was promised is marked failed, so that reading it names the lost range.
+Nothing is truncated and nothing is guessed: bytes that do not fit are left in place, and a partition that ends below
+what was promised is marked failed, so that reading it names the lost range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.disk.journal import ADOPT, WRITE, EntryPart, JournalEntry, Journal
 from tailrace.disk.previous_tails import read_floors
 from tailrace.disk.runs import skim_run
 from tailrace.disk.salvage.journal import salvage_all
-from tailrace.disk.salvage.scan import reach_behind
+from tailrace.disk.salvage.scan import reach_after
 from tailrace.disk.segment import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -28,6 +28,7 @@ from tailrace.disk.segment import (
     Read,
     SegmentHeader,
     flatten,
+    is_unfinished_rewrite,
     read_footer,
     read_segment_header,
     reading,
@@ -44,6 +45,8 @@ from tailrace.disk.tails import (
     HAS_SEGMENT,
     IDENTITY,
     INCARNATION,
+    REWRITES,
+    REWRITES_SHIFT,
     SAFE,
     SEALED,
     SLOTS_WORD,
@@ -60,12 +63,12 @@ from tailrace.names import STAGED_SUFFIX
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
-# More directories than this are brought to disk by one sync of everything.
+# More directories than this are synced by one sync of everything.
 PARENTS_MAX = 64
 
 
 class Recovered(NamedTuple):
-    """Where one partition stands."""
+    """The recovered state of one partition."""
 
     place: SlotPlace
     state: State
@@ -80,7 +83,7 @@ class RecoveredLog(NamedTuple):
 
 
 class Recovery:
-    """One run; the holder of the log's exclusive lock, or a reader that only looks (`write` is false)."""
+    """One run, by the holder of the log's exclusive lock, or by a reader that only looks (`write` is false)."""
 
     def __init__(
         self, files: Files, path: str, log_id: bytes, *, write: bool, copied: bool = False, former: bytes = b""
@@ -89,28 +92,31 @@ class Recovery:
         self.path = path
         self.log_id = log_id
         self.write = write
-        # Files of a copy are of different moments: the tails may know of frames that their segment lacks.
+        # The files of a copy are of different moments: the tails may name frames that their segment lacks.
         self.copied = copied
         if write:
             restore_names(files, f"{path}/journal")
         self.floors = read_floors(files, path, log_id)
         if former and not self.floors.boot:
-            # A copy that was given its own id by a process that died before it could write that into the tails.
+            # A copy whose new id was stored by a process that died before it could write it into the tails.
             self.floors = read_floors(files, path, former)
         self.journal = salvage_all(files, f"{path}/journal", log_id)
         self.entries: list[JournalEntry] = [entry for each in self.journal for entry in each.entries]
-        # What they hold for each slot and incarnation, in order.
+        # The parts of entries for each slot and incarnation, in order.
         self.parts: dict[tuple[int, int], list[EntryPart]] = {}
         for part in [part for entry in self.entries for part in entry.parts]:
             self.parts.setdefault((part.slot, part.incarnation), []).append(part)
-        # The directory that was listed last, until something in it changes; those in which staged segments were seen.
+        # The directory that was listed last, until something in it changes; and those in which staged segments or
+        # unfinished rewrites were seen.
         self.listed: tuple[str, list[int]] | None = None
         self.staged: set[str] = set()
         # Directories of topics in which the names of partitions may not be on disk.
         self.parents: set[str] = set()
-        # By slot, up to where commits wrote into segments that are missing.
+        # Whether a segment of the partition that is looked at was rewritten.
+        self.rewritten = False
+        # By slot, up to where commits wrote into missing segments.
         self.missed: dict[int, int] = {}
-        # By slot and incarnation, and then by base and salt of a segment, up to where commits wrote into it.
+        # By slot and incarnation, then by base and salt of a segment, up to where commits wrote into it.
         self.ends: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
         for part in [part for entry in self.entries for part in entry.parts if part.kind == WRITE]:
             ends = self.ends.setdefault((part.slot, part.incarnation), {})
@@ -137,7 +143,7 @@ class Recovery:
         return RecoveredLog(catalog, slots)
 
     def _sync_names(self) -> None:
-        """Bring names to disk: of directories that were missing, and of empty ones, which a recovery that died made."""
+        """Sync the names of directories that were missing, and of empty ones, which a dead recovery may have made."""
         if len(self.parents) > PARENTS_MAX:  # rule: many empty partitions
             self.files.sync_everything()  # rule: names of many empty partitions
             return
@@ -154,6 +160,7 @@ class Recovery:
         # rule: incarnation of a floor
         promised = floor.state if floor and floor.incarnation == place.incarnation else ABSENT
         self._make_directory(directory)
+        self.rewritten = False
         damage = self._replay(place, directory)  # rule: replay before the scan
         if self.write and place.slot != CATALOG_SLOT and not self._bases(directory):
             self.parents.add(directory.rpartition("/")[0])
@@ -164,7 +171,7 @@ class Recovery:
                 damage or f"records up to {promised.safe} were acknowledged, but only those below {state.end} are there"
             )
             if (promised.base, promised.salt, promised.end) == (state.base, state.salt, promised.safe):
-                # Where the segment ended when it was whole: reading behind the damage and a repair rely on that.
+                # Where the segment ended when it was whole: reading after the damage and a repair rely on it.
                 state = promised._replace(synced=0)
             else:
                 state = _unreached(state, promised.safe)
@@ -173,7 +180,7 @@ class Recovery:
             damage = damage or f"the journal holds records up to {journalled}, but its segments end at {state.end}"
             state = _unreached(state, journalled)
         if state.end < place.trim:  # rule: unsynced trim
-            # Only what was on disk is ever trimmed, and the newest segment keeps the end in its name.
+            # Only records on disk are ever trimmed, and the newest segment keeps the end in its name.
             damage = damage or f"records up to {place.trim} were trimmed, but its segments end at {state.end}"
             state = _unreached(state, place.trim)
         first = self._first_base(directory)
@@ -182,14 +189,16 @@ class Recovery:
         if place.slot == CATALOG_SLOT and first and not self._begins_with_snapshot(directory, first):
             damage = damage or f"its first segments are missing: it begins at {first}, without a snapshot"
         if first > place.trim and place.slot != CATALOG_SLOT:  # rule: first segment
-            # Whatever is removed on purpose is recorded in the catalog first.
+            # Every removal on purpose is recorded in the catalog first.
             damage = damage or f"its first segments are missing: it begins at {first}, not at {place.trim}"
             first = 0
         start = min(state.end, max(first, place.trim))  # rule: trim that recovery knows
-        return Recovered(place, state._replace(safe=state.end, start=start), damage)
+        # The names that were found are on disk, so the count is even; it is 0 only if no segment was ever rewritten.
+        flags = state.flags & ~REWRITES | (2 << REWRITES_SHIFT if self.rewritten else 0)
+        return Recovered(place, state._replace(safe=state.end, start=start, flags=flags), damage)
 
     def _begins_with_snapshot(self, directory: str, base: int) -> bool:
-        """Whether a catalog segment can do without those before it."""
+        """Return whether a catalog segment does not need those before it."""
         descriptor = self.files.open(f"{directory}/{segment_name(base)}")
         try:
             header = read_segment_header(self.files, descriptor)
@@ -206,7 +215,7 @@ class Recovery:
             self.files.close(descriptor)
 
     def _make_directory(self, directory: str) -> None:
-        """A copy may have left empty directories out."""
+        """Create the directory of a partition: a copy may have left empty directories out."""
         if self.write and self.files.stat(directory) is None:
             parent = directory.rpartition("/")[0]
             self.files.make_directory(parent)
@@ -217,7 +226,7 @@ class Recovery:
     def _bases(self, directory: str) -> list[int]:
         if self.listed is None or self.listed[0] != directory:
             names = [] if self.files.stat(directory) is None else self.files.list_directory(directory)
-            if any(name.endswith(STAGED_SUFFIX) for name in names):
+            if any(name.endswith(STAGED_SUFFIX) or is_unfinished_rewrite(name) for name in names):
                 self.staged.add(directory)
             self.listed = (directory, sorted(base for name in names if (base := segment_base(name)) is not None))
         return self.listed[1]
@@ -226,7 +235,7 @@ class Recovery:
         return min(self._bases(directory), default=0)
 
     def _replay(self, place: SlotPlace, directory: str) -> str | None:
-        """Write what the journal holds for this slot into its segments; what cannot be, in words."""
+        """Write what the journal holds for this slot into its segments; return what failed, as text."""
         touched: set[int] = set()
         damage = None
         for part in self.parts.get((place.slot, place.incarnation), ()):  # rule: incarnation in the replay
@@ -244,7 +253,7 @@ class Recovery:
         return damage
 
     def _journalled(self, place: SlotPlace, directory: str) -> int:
-        """Where the partition ends at least: what a commit wrote follows from what was synced before it."""
+        """Return the minimum end of the partition: a commit writes only after what was synced before it."""
         end = 0
         for (base, salt), after in self.ends.get((place.slot, place.incarnation), {}).items():
             path = f"{directory}/{segment_name(base)}"
@@ -253,7 +262,7 @@ class Recovery:
         return end
 
     def _waits(self, directory: str, part: EntryPart) -> bool:
-        """Whether a staged segment has no name yet: those that follow it in the same commit may have theirs."""
+        """Return whether a staged segment has no name yet: those that follow it in the same commit may have theirs."""
         return part.kind == ADOPT and self.files.stat(f"{directory}/{part.data.decode()}") is not None
 
     def _replay_write(self, directory: str, part: EntryPart, bases: list[int], touched: set[int]) -> bool:
@@ -282,7 +291,7 @@ class Recovery:
             if part.base not in bases:
                 return False
             if self.write and self._salt_of(target) == part.salt:  # rule: adopted once more
-                # A recovery before this one may have died or failed at the sync that follows: move it once more.
+                # An earlier recovery may have died or failed at the sync that follows: move it once more.
                 self.files.rename(target, staged)
                 self.listed = None
         elif not self.write:  # rule: reader asks for adoption
@@ -314,7 +323,7 @@ class Recovery:
             self.files.close(descriptor)
 
     def _scan(self, place: SlotPlace, directory: str, promised: State) -> tuple[State, str | None]:
-        """The state that the segments show, and what is wrong with them."""
+        """Return the state that the segments show, and what is wrong with them."""
         bases = self._kept(directory, place.trim)  # rule: trim that came back
         if place.slot == CATALOG_SLOT:
             bases = self._needed(directory, bases)
@@ -332,6 +341,7 @@ class Recovery:
             try:
                 size = self.files.stat_open(descriptor).size
                 header = read_segment_header(self.files, descriptor)
+                self.rewritten = self.rewritten or (header is not None and header.rewrites > 0)
                 if header is None or not header.belongs(place.topic_id, place.partition, base):
                     if last and size <= HEADER_BYTES:  # rule: damage is no torn tail
                         # Created, never synced: the next append creates it again.
@@ -343,7 +353,7 @@ class Recovery:
                     wrong = "is damaged" if header is None else header.misfit(place.topic_id, place.partition)
                     damage = damage or f"the header of {segment_name(base)} {wrong}"
                     if last:
-                        # What another segment holds says nothing of where this partition ends.
+                        # The contents of another segment say nothing about the end of this partition.
                         newest = (base, 0, self._readable(descriptor, size) if header is None else Index(0))
                     continue
                 index = read_footer(self.files, descriptor, header.salt)
@@ -373,20 +383,20 @@ class Recovery:
         ), damage
 
     def _without_strays(self, place: SlotPlace, directory: str, bases: list[int]) -> list[int]:
-        """Those before files that hold another segment, at a place where none of this partition was to begin."""
+        """Return the segments before files that hold a foreign segment where none of this partition was to begin."""
         for number in range(len(bases) - 1, 0, -1):
             header = self._header_of(f"{directory}/{segment_name(bases[number])}")
             if header is None or header.belongs(place.topic_id, place.partition, bases[number]):
                 return bases[: number + 1]
             if self._end_of(directory, bases[number - 1]) == bases[number]:
-                # What began here was written over.
+                # The segment that began here was overwritten.
                 return bases[: number + 1]
         return bases[:1]
 
     def _kept(self, directory: str, trim: int) -> list[int]:
-        """The segments that hold anything at or after the trim; those below it may have come back after a crash."""
+        """Return the segments with records at or after the trim; those below it may have come back after a crash."""
         bases = self._bases(directory)
-        # A successor that was never finished does not make the last good segment an old one.
+        # An unfinished successor does not make the last good segment an old one.
         finished = bases[:-1] if bases and self._is_leftover(f"{directory}/{segment_name(bases[-1])}") else bases
         gone = [base for base, following in pairwise(finished) if following <= trim]
         if self.write and gone:
@@ -397,9 +407,9 @@ class Recovery:
         return bases[len(gone) :]
 
     def _needed(self, directory: str, bases: list[int]) -> list[int]:
-        """The catalog's segments without what came back: a removal whose sync failed may leave a gap behind it.
+        """Return the catalog's segments without those that came back: a removal whose sync failed may leave a gap.
 
-        A segment that begins with a snapshot needs none before it, so nothing is lost behind such a gap.
+        A segment that begins with a snapshot needs none before it, so such a gap loses nothing.
         """
         first = 0
         for number, (base, following) in enumerate(pairwise(bases), 1):
@@ -413,7 +423,7 @@ class Recovery:
         return bases[first:]
 
     def _end_of(self, directory: str, base: int) -> int | None:
-        """Where a sealed segment ends, None without a footer."""
+        """Return where a sealed segment ends, or None without a footer."""
         descriptor = self.files.open(f"{directory}/{segment_name(base)}")
         try:
             header = read_segment_header(self.files, descriptor)
@@ -423,7 +433,7 @@ class Recovery:
         return None if index is None else base + index.span
 
     def _readable(self, descriptor: int, size: int) -> Index:
-        """What frames there are behind a damaged header, so that the error for them names their range."""
+        """Return an index of the frames after a damaged header, so that the error for them names their range."""
         index = Index(0)
         first = read_header(self.files.read(descriptor, FRAME_HEADER_BYTES, HEADER_BYTES))
         chain = first.chain if first is not None else 0
@@ -439,7 +449,7 @@ class Recovery:
     def _scan_active(
         self, descriptor: int, base: int, salt: int, size: int, promised: State, slot: int
     ) -> tuple[State, str | None]:
-        """Follow the chain of the newest segment from where it is known to be whole; what is wrong with it."""
+        """Follow the chain of the newest segment from where it is known to be whole; return what is wrong with it."""
         read = reading(self.files, descriptor)
         place = ChainEnd(HEADER_BYTES, 0, salt_chain(salt), 0)
         known = (promised.base, promised.salt) == (base, salt) and promised.active and not self.copied
@@ -448,19 +458,19 @@ class Recovery:
                 last = promised.last if promised.position > HEADER_BYTES else 0
                 place = ChainEnd(promised.position, promised.end - base, promised.chain, last)
             elif promised.synced > HEADER_BYTES:
-                # The frame behind what was synced says its own offset; without one, a walk from the start finds it.
+                # The frame after the synced part contains its own offset; without one, a walk from the start finds it.
                 place = follow_chain(read, ChainEnd(promised.synced, -1, promised.synced_chain, 0), size)
                 if place.offset < 0:
                     place = ChainEnd(HEADER_BYTES, 0, salt_chain(salt), 0)
         position, offset, chain, last = follow_chain(read, place, size)
         end = base + offset
-        behind = reach_behind(read, salt, size) if self.floors.blind(slot) else None  # rule: whole frames behind damage
-        if behind is not None:
-            # They may be acknowledged records, and whoever appends would write over them. No place in it is known to be
-            # whole, so that the next recovery finds the same.
-            what = f"the tails are lost, and there are whole records behind damaged bytes at offset {end}"
-            end = base + behind.offset
-            return State(end, base, behind.position, behind.chain, HAS_SEGMENT, salt, 0, 0, behind.last, end, 0), what
+        reach = reach_after(read, salt, size) if self.floors.blind(slot) else None  # rule: whole frames behind damage
+        if reach is not None:
+            # They may be acknowledged records, and an append would overwrite them. No place in it is known to be whole,
+            # so that the next recovery finds the same.
+            what = f"the tails are lost, and there are whole records after damaged bytes at offset {end}"
+            end = base + reach.offset
+            return State(end, base, reach.position, reach.chain, HAS_SEGMENT, salt, 0, 0, reach.last, end, 0), what
         return State(end, base, position, chain, HAS_SEGMENT, salt, position, chain, last, end, 0), None
 
     # The catalog.
@@ -482,7 +492,7 @@ class Recovery:
         return catalog
 
     def _sweep(self, catalog: Catalog) -> None:
-        """Remove what dropped topics and dead committers left; a directory the catalog should know is kept."""
+        """Remove what dropped topics and dead committers left; a directory that the catalog may have lost is kept."""
         files = self.files
         topics = f"{self.path}/topics"
         known = {entry.directory.rpartition("/")[2]: entry for entry in catalog.by_id.values()}
@@ -491,10 +501,11 @@ class Recovery:
         for name in files.list_directory(topics) if self.copied else ():
             entry = known.get(name)
             if entry is None and topic_id_of(name) is not None:
-                # Made after the catalog was copied: left there it would stand in the way of the next new topic.
+                # Created after the catalog was copied: left in place it would block the next new topic.
                 self._put_aside(topics, name)
             elif entry is not None:
-                # Copied at another moment than the catalog, a topic may have partitions that it does not know.
+                # In a copy made at another moment than the catalog, a topic may have more partitions than the catalog
+                # says.
                 for partition in files.list_directory(f"{topics}/{name}"):
                     self._sweep_staged(f"{topics}/{name}/{partition}")
         for directory in sorted(self.staged):
@@ -502,7 +513,7 @@ class Recovery:
 
         for name in ("members", "backup-links"):
             if files.stat(f"{self.path}/{name}") is not None:
-                # Whoever recovers is alone: no member of any group is left, and no backup is under way.
+                # Recovery holds the log exclusively: no member of any group is left, and no backup is running.
                 remove_tree(files, f"{self.path}/{name}")
 
     def _put_aside(self, topics: str, name: str) -> None:
@@ -516,13 +527,13 @@ class Recovery:
 
     def _sweep_staged(self, directory: str) -> None:
         for name in self.files.list_directory(directory):
-            if name.endswith(STAGED_SUFFIX):
+            if name.endswith(STAGED_SUFFIX) or is_unfinished_rewrite(name):
                 self.files.remove_file(f"{directory}/{name}")
 
-    # The end: old entries are dead, then the tails are new.
+    # The end: old entries are invalidated, then the tails are new.
 
     def finish_journal(self) -> None:
-        """Move the generation, so that no entry of before is ever replayed over what comes now."""
+        """Start a new generation, so that no earlier entry is ever replayed over later writes."""
         if not self.journal:
             return
         files = self.files
@@ -544,15 +555,15 @@ class Recovery:
 
 
 def _unreached(state: State, end: int) -> State:
-    """A state that ends behind what its segment shows.
+    """Return a state that ends after what its segment shows.
 
-    It names no place that is known to be whole, or the next recovery would go on from there and call the rest sound.
+    It names no place that is known to be whole, or the next recovery would continue from there and call the rest sound.
     """
     return state._replace(end=end, synced=0, last=0)  # rule: damage found again
 
 
 class ChainEnd(NamedTuple):
-    """Where a chain was followed to: position, offset within the segment, chain, and where its last frame lies."""
+    """The end of a followed chain: position, offset within the segment, chain, and where its last frame is."""
 
     position: int
     offset: int
@@ -561,7 +572,7 @@ class ChainEnd(NamedTuple):
 
 
 def follow_chain(read: Read, place: ChainEnd, stop: int) -> ChainEnd:
-    """Go over all whole groups of frames from a place on; a negative offset takes the first frame's own."""
+    """Follow all whole groups of frames from a place on; a negative offset takes the first frame's own."""
     position, offset, chain, last = place
     while True:
         before = position
@@ -574,7 +585,7 @@ def follow_chain(read: Read, place: ChainEnd, stop: int) -> ChainEnd:
         if position == before:
             return ChainEnd(position, offset, chain, last)
         while header.count == 1 and position < stop:
-            # Frames of one record cost a quarter when they are passed over in one loop.
+            # Frames of one record cost a quarter when they are skipped in one loop.
             data = bytes(read(min(CHUNK_BYTES, stop - position), position))
             at, offset, chain, passed = skim_run(data, 0, offset, chain)
             if passed < 0:
@@ -583,7 +594,7 @@ def follow_chain(read: Read, place: ChainEnd, stop: int) -> ChainEnd:
 
 
 def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, catalog: Catalog) -> None:
-    """Take in the records of one catalog segment up to an end."""
+    """Apply the records of one catalog segment up to an end."""
     header = read_segment_header(files, descriptor)
     if header is None or not header.belongs(CATALOG_PLACE.topic_id, CATALOG_PLACE.partition, base):
         return
@@ -611,7 +622,7 @@ def read_catalog_segment(files: Files, descriptor: int, base: int, end: int, cat
 def build_tails(
     boot_id: bytes, device: int, inode: int, log_id: bytes, slots: list[Recovered], next_slot: int
 ) -> bytearray:
-    """A whole tails file but for the ready flag."""
+    """Return a whole tails file except for the ready flag."""
     data = bytearray(file_bytes(next_slot))
     data[: IDENTITY.size] = pack_identity(boot_id, device, inode, log_id)
     words = memoryview(data).cast("Q")

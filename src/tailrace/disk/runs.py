@@ -1,7 +1,7 @@
-"""Runs: neighbouring frames of one record each, checked in one loop and shown as the columns of one frame.
+"""Runs: adjacent frames of one record each, checked in one loop and viewed as the columns of one frame.
 
-Whoever appends record by record leaves a frame for each. To check one, to view its columns and to hand it through the
-layers costs six times as much as the record in it does here.
+Appending record by record makes a frame for each record. Checking one frame, viewing its columns and passing it through
+the layers costs six times as much as reading its record here.
 """
 
 from __future__ import annotations
@@ -11,24 +11,40 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.disk.columns import Columns, blob_column
-from tailrace.disk.frame import HEADER_BYTES, HEADERS, KEYS, MAGIC, VALUE_NULLS, VERSION, crc32c
+from tailrace.disk.frame import (
+    EXPIRY_ONE,
+    HEADER_BYTES,
+    HEADERS,
+    KEYS,
+    MAGIC,
+    NEVER,
+    VALUE_NULLS,
+    VERSION,
+    crc32c,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# A frame's header with what a run needs of it, and the first 8 bytes of the body: a column's two ends.
-_HEAD = Struct("<QIIIIQI4xqq16xIIQ")
+# The header fields that a run needs, and the first 8 bytes of the body: the two offsets of a column, or the expiry. The
+# span and the key id are one number, and so are the bounds of the expiry.
+_HEAD = Struct("<QIIIIQQqq16xQQIIQ")
 _CHECKED_BYTES = HEADER_BYTES - 4
+# Producer, schema and sequence within a header.
+_IDENTITY_AT, _NO_IDENTITY = 56, bytes(16)
 _ENDS = Struct("<II")
+_LONG = Struct("<Q")
 _COUNT = Struct("<I")
 _COUNT_AT = 8
-# Magic, version, codec and flags of an uncompressed frame as one number, and the flags that a run knows.
+# Magic, version, codec and flags of an uncompressed frame as one number, and the flags that a run supports.
 _BARE = MAGIC | VERSION << 32
 _FLAGS = {_BARE | flags << 48: flags for flags in range(64) if not flags & ~(KEYS | HEADERS | VALUE_NULLS)}
+# The same of a record that expires.
+_EXPIRING = frozenset(shape | EXPIRY_ONE << 48 for shape in _FLAGS)
 
 
 class Run(Columns):
-    """The records of a run; what only Arrow asks for, and merging, is made when it is asked for."""
+    """The records of a run; columns that only Arrow and merging need are built at their first use."""
 
     __slots__ = ("_headers", "_keys", "_times", "_values")
 
@@ -40,8 +56,11 @@ class Run(Columns):
         headers: list[bytes] | None,
         values: list[bytes | None],
         weight: int,
+        expiry: list[int] | None = None,
     ) -> None:
         self.count = len(values)
+        self.expiry = expiry
+        self.expiry_low = 0 if expiry is None else min(expiry)
         self.base_offset = base_offset
         self.offsets = None
         self.time_base = 0
@@ -49,7 +68,7 @@ class Run(Columns):
         self._times, self._keys, self._headers, self._values = times, keys, headers, values
 
     def __getattr__(self, name: str) -> Any:
-        """A column as bytes: all of them at the first use of any."""
+        """Return a column as bytes; build all of them at the first use of any."""
         if name not in Columns.__slots__:
             raise AttributeError(name)
         self.times = memoryview(array("q", self._times))
@@ -96,7 +115,7 @@ class Run(Columns):
 
 
 class TakenRun(NamedTuple):
-    """A run, where the frame behind it lies in the buffer, and the chain that frame must carry."""
+    """A run, the position of the next frame in the buffer, and the chain that frame must have."""
 
     run: Run
     at: int
@@ -104,16 +123,18 @@ class TakenRun(NamedTuple):
 
 
 def begins_run(buffer: ReadableBuffer, at: int) -> bool:
-    """Whether the header at a place says that its frame has one record; nothing is checked yet."""
+    """Return whether the header at a position says that its frame has one record; nothing is checked yet."""
     count: int = _COUNT.unpack_from(buffer, at + _COUNT_AT)[0]
     return count == 1
 
 
-def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: int) -> TakenRun | None:
-    """The longest run of whole frames at a place in a buffer, of at most `limit` records; None when there is none.
+def take_run(
+    data: bytes, at: int, base: int, offset: int, chain: int, limit: int, *, plain: bool = False
+) -> TakenRun | None:
+    """Return the longest run of whole frames at a position in a buffer, of at most `limit` records; None if none.
 
-    `offset` is the one of the first record within its segment, which begins at `base`. A frame that does not fit, in
-    whatever way, ends the run: it is for the reader of single frames to say what is wrong with it.
+    `offset` is that of the first record within its segment, which starts at `base`. Any unsuitable frame ends the run:
+    the reader of single frames reports what is wrong with it. With `plain` so does one of a producer or a schema.
     """
     first, end = offset, len(data)
     stop = offset + limit
@@ -122,16 +143,28 @@ def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: in
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: dict[int, bytes] = {}
+    expiries: dict[int, int] = {}
     weight = 0
     while offset < stop and at + _HEAD.size <= end:
-        shape, count, length, raw_length, body_crc, own, span, low, high, link, crc, ends = unpack(data, at)
+        shape, count, length, raw, body_crc, own, span, low, high, expiry, rest, link, crc, ends = unpack(data, at)
         start = at + HEADER_BYTES
         after = start + length + 7 & ~7
-        if link != chain or own != offset or count != 1 or span != 1 or raw_length != length or start + length > end:
+        if link != chain or own != offset or count != 1 or span != 1 or raw != length or start + length > end:
             break
         body = data[start : start + length]
-        if crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(body) != body_crc or low > high:
+        if crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(body) != body_crc or low > high or rest:
             break
+        if plain and data[at + _IDENTITY_AT : at + _IDENTITY_AT + len(_NO_IDENTITY)] != _NO_IDENTITY:
+            break
+        if expiry:
+            # The first column is the expiry, and `ends` has its bytes.
+            if shape not in _EXPIRING or length < 2 * _LONG.size or ends > NEVER:
+                break
+            expiries[len(values)] = ends
+            body = body[_LONG.size :]
+            ends = _LONG.unpack_from(body)[0]
+            shape ^= EXPIRY_ONE << 48
+            length -= _LONG.size
         if shape == _BARE and ends == length - 8 << 32:
             values.append(body[8:])
             keys.append(None)
@@ -153,24 +186,25 @@ def take_run(data: bytes, at: int, base: int, offset: int, chain: int, limit: in
         return None
     filled = [headers.get(index, b"") for index in range(len(values))] if headers else None
     known = None if keys.count(None) == len(keys) else keys
-    return TakenRun(Run(base + first, times, known, filled, values, weight), at, chain)
+    expiring = [expiries.get(index, NEVER) for index in range(len(values))] if expiries else None
+    return TakenRun(Run(base + first, times, known, filled, values, weight, expiring), at, chain)
 
 
 def skim_run(data: bytes, at: int, offset: int, chain: int) -> tuple[int, int, int, int]:
-    """Pass over whole frames of one record each, which are groups of their own, without taking their records.
+    """Skip whole frames of one record each, each a write group of its own, without reading their records.
 
-    Where it stopped: place in the buffer, offset within the segment, chain; and the place of the last frame, -1 when
-    there was none.
+    Return where it stopped: position in the buffer, offset within the segment, chain; and the position of the last
+    frame, -1 if there was none.
     """
     end, last = len(data), -1
     unpack = _HEAD.unpack_from
     while at + _HEAD.size <= end:
-        shape, count, length, raw_length, body_crc, own, span, low, high, link, crc, _ = unpack(data, at)
+        shape, count, length, raw, body_crc, own, span, low, high, expiry, rest, link, crc, _ = unpack(data, at)
         start = at + HEADER_BYTES
         after = start + length + 7 & ~7
         if (
-            link != chain or own != offset or count != 1 or span != 1 or raw_length != length
-            or start + length > end or low > high or shape not in _FLAGS
+            link != chain or own != offset or count != 1 or span != 1 or raw != length
+            or start + length > end or low > high or rest or shape not in (_EXPIRING if expiry else _FLAGS)
             or crc32c(data[at : at + _CHECKED_BYTES]) != crc or crc32c(data[start : start + length]) != body_crc
         ):  # fmt: skip
             break
@@ -182,7 +216,7 @@ def skim_run(data: bytes, at: int, offset: int, chain: int) -> tuple[int, int, i
 
 
 def _parse(flags: int, body: bytes) -> tuple[bytes | None, bytes, bytes | None] | None:
-    """Key, headers and value of a frame of one record; None when its columns are not those of one."""
+    """Return key, headers and value of a frame of one record; None if its columns are not those of one."""
     length = len(body)
     if flags < 0:
         return None

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import MAGIC as FRAME_MAGIC
-from tailrace.disk.frame import Header, Prepared, body_fits, crc32c, read_header, salt_chain
+from tailrace.disk.frame import (
+    PLAIN,
+    Header,
+    Prepared,
+    body_fits,
+    crc32c,
+    expiry_bounds,
+    later_expiry,
+    read_header,
+    salt_chain,
+)
 from tailrace.errors import VersionError
 from tailrace.limits import INDEX_ENTRIES_MAX, OFFSET_MAX
+from tailrace.names import REWRITE_SUFFIX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
@@ -20,44 +31,72 @@ if TYPE_CHECKING:
 MAGIC = b"TRSEGMT1"
 FOOTER_MAGIC = b"TRFOOTR1"
 VERSION = 1
-HEADER = Struct("<8sIIQQqQ12sI")
+HEADER = Struct("<8sIIQQqQQII")
 HEADER_BYTES = 64
-# What stands for a base that a header does not say, as that of a staged segment.
-UNSAID = -1
+# The base of a segment whose header does not have one, such as a staged segment.
+BASE_UNKNOWN = -1
+# How often a segment was rewritten, if a repair cannot tell because its header is lost: more often than any marks say,
+# so that its records can be read.
+REWRITES_UNKNOWN = 1 << 30
 ENTRY = Struct("<QQqqII")
-TRAILER = Struct("<8sIIQQQQqqIIII12sI")
+TRAILER = Struct("<8sIIQQQQqqIIIIIIII")
 TRAILER_BYTES = 96
 CHUNK_BYTES = 262_144
 _FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 INDEX_STRETCH_BYTES = 65_536
+# A flag of a footer: every offset without a record was removed on purpose, so no frame is a placeholder for lost ones.
+NOTHING_LOST = 1
+# How much of a sealed segment's end is read at once: the trailer and an index of up to a hundred entries.
+FOOTER_READ_BYTES = 4_096
 
-# Reads (count, position); fewer bytes only at the end of the file.
+# Reads `count` bytes at a position; returns fewer only at the end of the file.
 Read = Callable[[int, int], "bytes | memoryview"]
 
 
 class SegmentHeader(NamedTuple):
-    """Whose segment this is, and the offset of its first record, as far as it says that."""
+    """The owner of a segment, and the offset of its first record if the header has it."""
 
     topic_id: int
     partition: int
     salt: int
     created: int
-    base: int = UNSAID
+    base: int = BASE_UNKNOWN
+    # The salt of its first version, and how often it was rewritten since.
+    origin: int = 0
+    rewrites: int = 0
 
     def belongs(self, topic_id: int, partition: int, base: int) -> bool:
-        """Whether the segment may stand there: a file that got its name by hand says another place."""
+        """Return whether the segment belongs there: a file that was renamed by hand names another partition or base."""
         # rule: segment's own place
         return (self.topic_id, self.partition) == (topic_id, partition) and (self.base < 0 or self.base == base)
 
     def misfit(self, topic_id: int, partition: int) -> str:
-        """In words why it may not stand where it was found, in a partition."""
+        """Return a phrase for why the segment does not belong where it was found."""
         if (self.topic_id, self.partition) != (topic_id, partition):
             return "belongs to another partition"
         return f"says that its first record is {self.base}: the file has the name of another"
 
 
+class Trailer(NamedTuple):
+    """The end of a footer: the totals of its segment."""
+
+    span: int
+    records: int
+    frames_end: int
+    min_time: int
+    max_time: int
+    # The number of index entries, and of producers after them.
+    entries: int
+    producers: int
+    chain: int
+    # The bounds of the expiry in seconds; both 0 if no record expires.
+    expiry_low: int = 0
+    expiry_high: int = 0
+    flags: int = 0
+
+
 class Found(NamedTuple):
-    """A frame met by a walk: where its header lies in the file, and in the buffer that was read."""
+    """A frame found by a walk: its position in the file, and its index in the buffer that was read."""
 
     position: int
     header: Header
@@ -72,9 +111,12 @@ class Found(NamedTuple):
 
 
 class Index:
-    """Where frames lie: an entry for each stretch of at least 64 KiB, and what a footer says of the whole."""
+    """The index of a segment: an entry for each stretch of at least 64 KiB of frames, and the totals for the footer."""
 
-    __slots__ = ("chain", "chains", "highs", "lows", "offsets", "position", "positions", "records", "salt", "span")
+    __slots__ = (
+        "chain", "chains", "expiries", "expiry_high", "expiry_low", "flags", "highs", "included", "lows", "offsets",
+        "position", "positions", "records", "salt", "span", "stretch_end", "stretch_records",
+    )  # fmt: skip
 
     def __init__(self, salt: int) -> None:
         self.salt = salt
@@ -87,39 +129,76 @@ class Index:
         self.records = 0
         self.position = HEADER_BYTES
         self.chain = salt_chain(salt)
+        # Where the stretch of the newest entry ends; the next frame from there on begins another.
+        self.stretch_end = 0
+        # The records before that stretch.
+        self.stretch_records = 0
+        # For each entry the upper bound of the expiry of its records; None while no record expires.
+        self.expiries: list[int] | None = None
+        # The bounds of the expiry of all records.
+        self.expiry_low = self.expiry_high = 0
+        # The attributes of the last frame if these bounds, and those of its stretch, include them.
+        self.included: bytes | None = None
+        # Those of the footer.
+        self.flags = 0
 
     @classmethod
     def of_whole(cls, salt: int, span: int, position: int, chain: int) -> Index:
-        """An index with one entry for all frames, whatever their times: enough for a segment that is about to go."""
+        """Return an index with one entry for all frames and all times: enough for a segment that will be removed."""
         index = cls(salt)
         index.add(span, span, 0, OFFSET_MAX, position - HEADER_BYTES, chain)
         return index
 
-    def add(self, count: int, span: int, low: int, high: int, size: int, chain: int) -> None:
-        """Take in the frame (or group of frames) that lies at `position`; `chain` is what follows from it."""
+    def add(
+        self, count: int, span: int, low: int, high: int, size: int, chain: int, attributes: bytes = PLAIN
+    ) -> None:
+        """Add the frame (or group of frames) at `position`; `chain` is the chain value after it."""
         position = self.position
-        if self.positions and position - self.positions[-1] < INDEX_STRETCH_BYTES:
+        if position < self.stretch_end:
             if low < self.lows[-1]:
                 self.lows[-1] = low
             if high > self.highs[-1]:
                 self.highs[-1] = high
         else:
+            self.stretch_end = position + INDEX_STRETCH_BYTES
             self.offsets.append(self.span)
             self.positions.append(position)
             self.lows.append(low)
             self.highs.append(high)
             self.chains.append(self.chain)
+            self.stretch_records = self.records
+            self.included = None
+        if attributes is not self.included and (attributes is not PLAIN or self.expiries is not None):
+            self._add_expiry(count, *expiry_bounds(attributes))
+            self.included = attributes if count else None
         self.span += span
         self.records += count
         self.position = position + size
         self.chain = chain
 
+    def _add_expiry(self, count: int, low: int, high: int) -> None:
+        """Include the expiry of `count` more records, which are not added yet, in the bounds."""
+        expiries = self.expiries
+        if expiries is None:
+            if not high:
+                return
+            expiries = self.expiries = []
+        expiries += [0] * (len(self.offsets) - len(expiries))
+        if not count:
+            # A placeholder: what it stands for neither expires nor lives on.
+            return
+        expiries[-1] = later_expiry(expiries[-1], high) if self.records > self.stretch_records else high
+        self.expiry_high = later_expiry(self.expiry_high, high) if self.records else high
+        if low:
+            self.expiry_low = min(self.expiry_low, low) if self.expiry_low else low
+
     def add_frame(self, header: Header) -> None:
-        """Take in the frame with this header, which lies at `position`."""
-        self.add(header.count, header.span, header.min_time, header.max_time, header.size, header.crc)
+        """Add the frame with this header, which is at `position`."""
+        attributes = PLAIN if header.attributes == PLAIN else header.attributes
+        self.add(header.count, header.span, header.min_time, header.max_time, header.size, header.crc, attributes)
 
     def add_placed(self, frames: Sequence[Prepared], buffers: Sequence[bytes]) -> None:
-        """Take in frames that were just placed; in `buffers` a header is followed by its body and perhaps padding."""
+        """Add frames that were just placed; in `buffers` each header is followed by its body and perhaps padding."""
         rest = iter(buffers)
         for frame in frames:
             head = next(rest)
@@ -127,22 +206,32 @@ class Index:
             if len(frame.body) & 7:
                 next(rest)
             chain = int.from_bytes(head[FRAME_HEADER_BYTES - 4 :], "little")
-            self.add(frame.count, frame.span, frame.min_time, frame.max_time, frame.size, chain)
+            self.add(frame.count, frame.span, frame.min_time, frame.max_time, frame.size, chain, frame.attributes)
 
     def copy(self) -> Index:
-        """The same index, to be extended on its own."""
+        """Return a copy that can be extended independently."""
         other = Index(self.salt)
         for name in ("offsets", "positions", "lows", "highs", "chains"):
             setattr(other, name, [*getattr(self, name)])
-        other.span, other.records, other.position, other.chain = self.span, self.records, self.position, self.chain
+        for name in (
+            "span", "records", "position", "chain", "stretch_end", "stretch_records", "expiry_low", "expiry_high",
+            "flags",
+        ):  # fmt: skip
+            setattr(other, name, getattr(self, name))
+        other.expiries = None if self.expiries is None else [*self.expiries]
         return other
 
+    def matches(self, footer: Index) -> bool:
+        """Return whether the index of all frames of a segment is the one in its footer."""
+        # The frames do not say what the flags say, and a footer does not have the records of its last stretch.
+        return all(getattr(self, name) == getattr(footer, name) for name in _FOOTER_SLOTS)
+
     def find(self, offset: int) -> int:
-        """The entry whose stretch holds a relative offset below `span`."""
+        """Return the entry whose stretch holds a relative offset below `span`."""
         return max(0, bisect_right(self.offsets, offset) - 1)
 
     def from_time(self, time: int) -> int | None:
-        """The first entry that holds a record at or after a time."""
+        """Return the first entry that holds a record at or after a time."""
         return next((entry for entry, high in enumerate(self.highs) if high >= time), None)
 
     @property
@@ -156,88 +245,147 @@ class Index:
         return max(self.highs, default=0)
 
     def pack_footer(self) -> bytes:
-        """The footer of a segment whose frames are all in this index."""
-        rows = zip(self.offsets, self.positions, self.lows, self.highs, self.chains, strict=True)
-        body = b"".join(ENTRY.pack(*row, 0) for row in rows)
+        """Return the footer of a segment whose frames are all in this index."""
+        expiries = [0] * len(self.offsets) if self.expiries is None else self.expiries
+        rows = zip(self.offsets, self.positions, self.lows, self.highs, self.chains, expiries, strict=True)
+        body = b"".join(ENTRY.pack(*row) for row in rows)
         trailer = TRAILER.pack(
-            FOOTER_MAGIC, VERSION, 0, self.salt, self.span, self.records, self.position, self.min_time, self.max_time,
-            len(self.offsets), 0, self.chain, crc32c(body), bytes(12), 0,
+            FOOTER_MAGIC, VERSION, self.flags, self.salt, self.span, self.records, self.position, self.min_time,
+            self.max_time, len(self.offsets), 0, self.chain, crc32c(body), self.expiry_low, self.expiry_high, 0, 0,
         )[:-4]  # fmt: skip
         return body + trailer + crc32c(trailer).to_bytes(4, "little")
 
 
-def pack_header(topic_id: int, partition: int, salt: int, created: int, base: int = UNSAID) -> bytes:
-    """The 64 bytes a segment begins with; a staged one does not know its base."""
-    # One more than the base, so that zeros say nothing.
-    packed = HEADER.pack(MAGIC, VERSION, partition, topic_id, salt, created, base + 1, bytes(12), 0)[:-4]
+_FOOTER_SLOTS = tuple(name for name in Index.__slots__ if name not in ("flags", "included", "stretch_records"))
+
+
+def pack_header(
+    topic_id: int,
+    partition: int,
+    salt: int,
+    created: int,
+    base: int = BASE_UNKNOWN,
+    origin: int = 0,
+    rewrites: int = 0,
+) -> bytes:
+    """Return the 64 bytes of the header of a segment; a staged segment has no base yet.
+
+    Without an origin it is the first version of its segment.
+    """
+    # Stored as base + 1, so that zero means that there is none.
+    packed = HEADER.pack(
+        MAGIC, VERSION, partition, topic_id, salt, created, base + 1, origin or salt, rewrites, 0
+    )[:-4]  # fmt: skip
     return packed + crc32c(packed).to_bytes(4, "little")
 
 
 def parse_header(data: bytes) -> SegmentHeader | None:
-    """The header, or None when it is short or does not check."""
+    """Return the header; None if it is too short or its checksum is wrong."""
     if len(data) < HEADER_BYTES:
         return None
-    magic, version, partition, topic_id, salt, created, said, _, crc = HEADER.unpack_from(data)
+    magic, version, partition, topic_id, salt, created, said, origin, rewrites, crc = HEADER.unpack_from(data)
     if magic != MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):  # rule: segment header's checksum
         return None
     if version != VERSION:
         raise VersionError(f"A segment has version {version}, which this version of Tailrace does not know.")
-    return SegmentHeader(topic_id, partition, salt, created, said - 1)
+    return SegmentHeader(topic_id, partition, salt, created, said - 1, origin, rewrites)
 
 
 def read_segment_header(files: Files, descriptor: int) -> SegmentHeader | None:
-    """The header of an open segment."""
+    """Return the header of an open segment; None if it is not valid."""
     return parse_header(files.read(descriptor, HEADER_BYTES, 0))
 
 
-def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
-    """The index in a sealed segment's footer, or None when there is no whole footer of this segment."""
-    size = files.stat_open(descriptor).size
+def read_trailer(files: Files, descriptor: int, size: int, salt: int) -> tuple[Trailer, bytes] | None:
+    """Return the trailer of a sealed segment and the bytes of its index; None if they are damaged or of another.
+
+    `size` is the size of the file. The whole footer is checked, so the trailer can be trusted.
+    """
     if size < HEADER_BYTES + TRAILER_BYTES:
         return None
-    trailer = files.read(descriptor, TRAILER_BYTES, size - TRAILER_BYTES)
+    # One read covers a short index as well.
+    first = max(HEADER_BYTES, size - FOOTER_READ_BYTES)
+    read = files.read(descriptor, size - first, first)
+    trailer = read[-TRAILER_BYTES:]
     # rule: footer's checksum
-    if len(trailer) < TRAILER_BYTES or crc32c(trailer[:-4]) != int.from_bytes(trailer[-4:], "little"):
+    if len(read) < size - first or crc32c(trailer[:-4]) != int.from_bytes(trailer[-4:], "little"):
         return None
-    (magic, version, _, own_salt, span, records, frames_end, _, _, entries, producers, chain, body_crc, _, _) = (
-        TRAILER.unpack(trailer)
-    )
+    magic, version, flags, own_salt, *numbers = TRAILER.unpack(trailer)
     if magic != FOOTER_MAGIC or own_salt != salt:
         return None
     if version != VERSION:
         raise VersionError(f"A segment's footer has version {version}, which this version of Tailrace does not know.")
-    body_bytes = size - TRAILER_BYTES - frames_end
-    if entries > INDEX_ENTRIES_MAX or body_bytes != entries * ENTRY.size + producers * 24 or frames_end < HEADER_BYTES:
+    found = Trailer._make((*numbers[:8], *numbers[9:11], flags))
+    body_crc, key_id = numbers[8], numbers[11]
+    if flags & ~NOTHING_LOST or key_id:
+        raise _newer_footer("is encrypted" if key_id else f"has the flags {flags:#x}")
+    body_bytes = size - TRAILER_BYTES - found.frames_end
+    if (
+        found.entries > INDEX_ENTRIES_MAX
+        or body_bytes != found.entries * ENTRY.size + found.producers * 24
+        or found.frames_end < HEADER_BYTES
+        or found.records > found.span
+        or found.span > OFFSET_MAX
+        or found.expiry_low > found.expiry_high
+        or bool(found.expiry_low) != bool(found.expiry_high)
+    ):
         return None
-    if records > span or span > OFFSET_MAX:
-        return None
-    body = files.read(descriptor, body_bytes, frames_end)
+    if found.frames_end >= first:
+        body = read[found.frames_end - first : -TRAILER_BYTES]
+    else:
+        body = files.read(descriptor, body_bytes, found.frames_end)
     if crc32c(body) != body_crc:  # rule: footer index's checksum
         return None
+    body = body[: found.entries * ENTRY.size]
+    if body:
+        words = memoryview(body).cast("Q")
+        # A binary search needs increasing numbers, and checksums do not prove that they are.
+        for at, low, stop in ((0, 0, found.span), (1, HEADER_BYTES, found.frames_end)):
+            rising = words[at :: ENTRY.size // 8].tolist()
+            if rising[0] < low or rising[-1] >= stop or rising != sorted(rising):
+                return None
+    return found, body
+
+
+def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
+    """Return the index in a sealed segment's footer; None if it has no valid footer of its own."""
+    read = read_trailer(files, descriptor, files.stat_open(descriptor).size, salt)
+    if read is None:
+        return None
+    trailer, body = read
     index = Index(salt)
-    columns = list(zip(*ENTRY.iter_unpack(body[: entries * ENTRY.size]), strict=True))
+    columns = list(zip(*ENTRY.iter_unpack(body), strict=True))
     if columns:
         index.offsets, index.positions, index.lows, index.highs, index.chains = (list(c) for c in columns[:5])
-        # A search in numbers that do not rise ends nowhere, or never.
-        for numbers, low, stop in ((index.offsets, 0, span), (index.positions, HEADER_BYTES, frames_end)):
-            if numbers[0] < low or numbers[-1] >= stop or numbers != sorted(numbers):
-                return None
-    index.span, index.records, index.position, index.chain = span, records, frames_end, chain
+        index.stretch_end = index.positions[-1] + INDEX_STRETCH_BYTES
+        index.expiries = list(columns[5]) if trailer.expiry_high else None
+    index.span, index.records, index.position, index.chain = (
+        trailer.span, trailer.records, trailer.frames_end, trailer.chain,
+    )  # fmt: skip
+    index.expiry_low, index.expiry_high = trailer.expiry_low, trailer.expiry_high
+    index.flags = trailer.flags
     return index
 
 
-def lost_ranges(files: Files, descriptor: int) -> list[tuple[int, int]]:
-    """The relative offsets (first and last) for which a repair left placeholders in an open segment.
+def _newer_footer(what: str) -> VersionError:
+    return VersionError(
+        f"The footer of a segment says that it {what}: it was written by a newer version of Tailrace, and this one "
+        "does not know how to read it."
+    )
 
-    A repair seals what it writes, and the footer counts records apart from offsets: of any other segment no more than
-    the trailer is read.
+
+def lost_ranges(files: Files, descriptor: int) -> list[tuple[int, int]]:
+    """Return the relative offsets (first and last) of the placeholders that a repair left in an open segment.
+
+    A repair seals the segments that it writes, and their footers have fewer records than offsets: of any other segment
+    only the trailer is read. The footer of a rewritten segment tells whether it has placeholders for lost records.
     """
     size = files.stat_open(descriptor).size
     trailer = files.read(descriptor, TRAILER_BYTES, size - TRAILER_BYTES) if size > TRAILER_BYTES else b""
     if len(trailer) < TRAILER_BYTES or not trailer.startswith(FOOTER_MAGIC):
         return []
-    span, records = TRAILER.unpack(trailer)[4:6]
-    header = read_segment_header(files, descriptor) if span != records else None
+    flags, _, span, records = TRAILER.unpack(trailer)[2:6]
+    header = read_segment_header(files, descriptor) if span != records and not flags & NOTHING_LOST else None
     footer = None if header is None else read_footer(files, descriptor, header.salt)
     if footer is None:
         return []
@@ -247,7 +395,7 @@ def lost_ranges(files: Files, descriptor: int) -> list[tuple[int, int]]:
 
 
 def find_magic(read: Read, position: int, stop: int) -> int:
-    """The next multiple of 8 from a position on at which a frame's magic stands, -1 when there is none."""
+    """Return the next multiple of 8 from a position on at which there is a frame's magic; -1 if there is none."""
     position = position + 7 & ~7
     while position < stop:
         chunk = bytes(read(min(CHUNK_BYTES, stop - position), position))
@@ -263,20 +411,20 @@ def find_magic(read: Read, position: int, stop: int) -> int:
 
 
 def footer_bytes(index: Index) -> int:
-    """How long the footer of this index is."""
+    """Return the size of the footer of this index."""
     return len(index.offsets) * ENTRY.size + TRAILER_BYTES
 
 
 def reading(files: Files, descriptor: int) -> Read:
-    """How a walk reads an open file."""
+    """Return the function by which a walk reads an open file."""
     return lambda count, position: files.read(descriptor, count, position)
 
 
 def walk(read: Read, position: int, offset: int, chain: int, stop: int, *, bodies: bool) -> Iterator[Found]:
-    """Frames from `position` on that fit: chain, relative offset, checksums; ends at `stop` or before the first misfit.
+    """Yield the valid frames from `position` on, by chain, relative offset and checksums, up to `stop`.
 
-    With `bodies` the bodies are read and checked as well; without, large ones are stepped over. A negative `offset`
-    takes the first frame's own.
+    With `bodies` the bodies are read and checked as well; without, large ones are skipped. With a negative `offset` the
+    walk begins at the first frame's own.
     """
     buffer, first = memoryview(b""), position
     while position + FRAME_HEADER_BYTES <= stop:
@@ -304,14 +452,14 @@ def walk(read: Read, position: int, offset: int, chain: int, stop: int, *, bodie
 
 
 def extend_index(read: Read, index: Index, stop: int) -> bool:
-    """Take in the frames between the index's position and `stop`; False when they do not all fit."""
+    """Add the frames between the index's position and `stop`; return False if not all of them are valid."""
     for found in walk(read, index.position, index.span, index.chain, stop, bodies=False):
         index.add_frame(found.header)
     return index.position == stop
 
 
 def whole_groups(found: Iterator[Found]) -> Iterator[list[Found]]:
-    """Frames gathered into the groups they were written in; an unfinished group at the end is dropped."""
+    """Yield the write groups of frames; an incomplete group at the end is dropped."""
     group: list[Found] = []
     for frame in found:
         group.append(frame)
@@ -321,17 +469,33 @@ def whole_groups(found: Iterator[Found]) -> Iterator[list[Found]]:
 
 
 def flatten(groups: Iterator[list[Found]]) -> Iterator[Found]:
-    """The frames of whole groups."""
+    """Yield the frames of write groups."""
     return concatenate.from_iterable(groups)
 
 
 def segment_name(base: int) -> str:
-    """The file name of a segment by the offset of its first record."""
+    """Return the file name of a segment by the offset of its first record."""
     return f"{base:020d}.seg"
 
 
 def segment_base(name: str) -> int | None:
-    """The offset in a segment's file name, None for other files."""
+    """Return the offset in a segment's file name; None for other files."""
     if len(name) == 24 and name.endswith(".seg") and name[:20].isdigit() and name.isascii():
         return int(name[:20])
     return None
+
+
+def is_unfinished_rewrite(name: str) -> bool:
+    """Return whether a file name is that of a new version of a segment that is not in its place yet."""
+    return name.endswith(REWRITE_SUFFIX) and segment_base(name.removesuffix(REWRITE_SUFFIX)) is not None
+
+
+def listed_bases(names: Sequence[str]) -> list[int]:
+    """Return the offsets in the names of segments, sorted; thousands of names take about a millisecond."""
+    digits = [name[:20] for name in names if name[20:] == ".seg"]
+    joined = "".join(digits)
+    if joined.isdigit() and joined.isascii():
+        found = [*map(int, digits)]
+    else:
+        found = [base for name in names if (base := segment_base(name)) is not None]
+    return sorted(base for base in found if base <= OFFSET_MAX)

@@ -1,4 +1,4 @@
-"""Many syncs at once: they share the commits of the file system, which are most of what a sync costs."""
+"""Many syncs at once: they share the commits of the file system, which are most of the cost of a sync."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOOK_SECONDS = 0.0002
 
 
 def sync_all(sync: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Sync many things, several at a time; raises the first error.
+    """Sync many items, several at a time; raise the first error.
 
     When this returns or raises, no other thread is inside a sync or will begin one, whatever interrupted it: the caller
-    then releases the locks under which they are made.
+    then releases the locks that the syncs need.
     """
     if len(items) < TOGETHER_MIN:
         for item in items:
@@ -50,7 +50,7 @@ def sync_all(sync: Callable[[Item], None], items: Sequence[Item]) -> None:
 
 
 class _Shared(Generic[Item]):
-    """What the calling thread and its helpers take items from."""
+    """The items that the calling thread and its helpers share."""
 
     def __init__(self, sync: Callable[[Item], None], items: Sequence[Item]) -> None:
         self.action = sync
@@ -63,7 +63,7 @@ class _Shared(Generic[Item]):
         self.helpers: set[int] = set()
 
     def start_threads(self) -> None:
-        """Start the helpers, as many as the system lets start."""
+        """Start the helpers, as many as the system allows."""
         try:
             for _ in range(THREADS - 1):
                 threading.Thread(target=self.help, name="tailrace-sync", daemon=True).start()
@@ -72,7 +72,7 @@ class _Shared(Generic[Item]):
             return
 
     def help(self) -> None:
-        """Work in another thread."""
+        """Work in a helper thread."""
         thread = threading.get_ident()
         self.helpers.add(thread)
         try:
@@ -93,7 +93,7 @@ class _Shared(Generic[Item]):
                 self.errors.append(error)
 
     def finish(self) -> None:
-        """Let no helper begin another item, and wait for the one that each of them is at; may be repeated."""
+        """Stop helpers from starting another item, and wait for the current one of each; may be repeated."""
         self.closed = True
         while self.helpers:
             time.sleep(_LOOK_SECONDS)

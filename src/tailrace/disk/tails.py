@@ -1,4 +1,4 @@
-"""The tails file: where every partition ends, shared by all processes (docs/format.md, section 4)."""
+"""The tails file: the ends of all partitions, shared by all processes (docs/format.md, section 4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION = 1
 # Words of a slot, in aligned 8-byte units from its start.
 END, SAFE, START, INCARNATION, PENDING, FAILED, DIRTY, SYNCING = range(8)
 BLOCK_A, BLOCK_B = 8, 20
-BLOCK_POSITION = 3  # Words from a block's start.
+BLOCK_POSITION, BLOCK_FLAGS = 3, 4  # Words from a block's start.
 BLOCK_BYTES = 96
 
 # Words of the file's header.
@@ -37,44 +37,46 @@ WATCHED_WORD = 96 // 8
 CHANGES_WORD = 104 // 8
 WAKE_POSITION = 128
 
-# Values of the word `failed`: a sync failed, or what is stored is not what the state says.
+# Values of the word `failed`: a sync failed, or the stored bytes differ from the state.
 UNSYNCABLE, DAMAGED = 1, 2
 
 WORD_MAX = (1 << 64) - 1
 
-# Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number. When a
-# commit has to be written there first, its number is subtracted from this in `pending`, and stays in `unresolved`.
+# Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number. If a commit
+# must be written there first, its number is subtracted from this in `pending`, and stays in `unresolved`.
 DROPPING = WORD_MAX
 
 HAS_SEGMENT = 1
 SEALED = 2
+# The other bits of a state's flags count rewrites of segments of the partition: every state keeps them.
+REWRITES_SHIFT = 8
+REWRITES = 0xFFFFFFFF << REWRITES_SHIFT & 0xFFFFFFFF
 
-# A publisher raises the file event while somebody waited within this time; whoever waits says so more often.
+# A publisher raises the file event if a process waited within this time; a waiting process announces it more often.
 WATCHED_US_MAX = 1_000_000
 ANNOUNCED_US_MAX = 250_000
 
 IDENTITY = struct.Struct("<8sQ16sQQ16s")
-BLOCK_HEAD = struct.Struct("<QQQQIIQQI")
-BLOCK_REST = struct.Struct("<QQQQ")
+# A state block without its checksum, which comes last: a block is packed for every append.
+BLOCK = struct.Struct("<QQQQIIQQQQQQI")
 _CRC = struct.Struct("<I")
-# A slot's words up to the incarnation, and of both blocks: sequence, end, crc, safe, start, incarnation.
-_SLOT = struct.Struct("<4Q32x" + 2 * "QQ44xI8xQQQ")
-# Bound once: a block is packed for every append.
-_pack_head, _pack_rest, _pack_crc = BLOCK_HEAD.pack, BLOCK_REST.pack, _CRC.pack
+# A slot's words up to the incarnation, and of both blocks: sequence, end, safe, start, incarnation, crc.
+_SLOT = struct.Struct("<4Q32x" + 2 * "QQ48xQQQ4xI")
+pack_fields, pack_crc = BLOCK.pack, _CRC.pack
 
 
 def is_dropping(mark: int) -> bool:
-    """Whether the word `pending` says that the topic is being dropped."""
+    """Return whether the word `pending` says that the topic is being dropped."""
     return mark > WORD_MAX >> 1
 
 
 def beneath(mark: int) -> int:
-    """The number of the commit that is pending in a slot, whether or not its topic is being dropped; 0 for none."""
+    """Return the number of the pending commit of a slot, whether or not its topic is being dropped; 0 for none."""
     return DROPPING - mark if is_dropping(mark) else mark
 
 
 class State(NamedTuple):
-    """What a state block says: all that a writer needs in order to go on."""
+    """The content of a state block: everything that a writer needs to continue."""
 
     end: int
     base: int
@@ -97,45 +99,46 @@ class State(NamedTuple):
 ABSENT = State(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-def pack_block(sequence: int, state: State, incarnation: int) -> bytes:
-    """One state block, checksummed."""
+def pack_block(sequence: int, state: tuple[int, ...], incarnation: int) -> bytes:
+    """Return one state block, with its checksum."""
     end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start = state
-    head = _pack_head(sequence, end, base, position, chain, flags, salt, synced, synced_chain)
-    rest = _pack_rest(last, safe, start, incarnation)
-    return head + _pack_crc(crc32c(head + rest)) + rest
+    block = pack_fields(
+        sequence, end, base, position, chain, flags, salt, synced, last, safe, start, incarnation, synced_chain
+    )
+    return block + pack_crc(crc32c(block))
 
 
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
-    """(sequence, state, incarnation), or None when the block was never written or does not check."""
-    sequence, end, base, position, chain, flags, salt, synced, synced_chain = BLOCK_HEAD.unpack_from(block)
-    checked = block[: BLOCK_HEAD.size] + block[BLOCK_HEAD.size + 4 :]
+    """Return (sequence, state, incarnation); None if the block was never written or its checksum is wrong."""
+    (
+        sequence, end, base, position, chain, flags, salt, synced, last, safe, start, incarnation, synced_chain,
+    ) = BLOCK.unpack_from(block)  # fmt: skip
     # rule: state block's checksum
-    if not sequence or _CRC.unpack_from(block, BLOCK_HEAD.size)[0] != crc32c(checked):
+    if not sequence or _CRC.unpack_from(block, BLOCK.size)[0] != crc32c(block[: BLOCK.size]):
         return None
-    last, safe, start, incarnation = BLOCK_REST.unpack_from(block, BLOCK_HEAD.size + 4)
     state = State(end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)
     return sequence, state, incarnation
 
 
 def newest_block(slot: bytes) -> tuple[int, State, int] | None:
-    """The valid block of a slot's 256 bytes with the higher sequence."""
+    """Return the valid block of a slot's 256 bytes with the higher sequence."""
     found = [block for at in (64, 160) if (block := parse_block(slot[at : at + BLOCK_BYTES]))]
     return max(found, default=None)
 
 
 def word_of(slot: int) -> int:
-    """Index of a slot's first word in the mapped file."""
+    """Return the index of a slot's first word in the mapped file."""
     return (HEADER_BYTES + slot * SLOT_BYTES) // 8
 
 
 def file_bytes(slots: int) -> int:
-    """Size of a file with room for that many slots, in whole steps."""
+    """Return the size of a file with room for `slots` slots, in whole steps."""
     steps = max(1, -(-slots // SLOTS_STEP))
     return HEADER_BYTES + steps * STEP_BYTES
 
 
 def pack_identity(boot_id: bytes, device: int, inode: int, log_id: bytes) -> bytes:
-    """The first 64 bytes of the file: what makes its words believable."""
+    """Return the first 64 bytes of the file, which decide whether its words are trusted."""
     return IDENTITY.pack(MAGIC, VERSION, boot_id, device, inode, log_id)
 
 
@@ -152,8 +155,8 @@ class Tails:
         self.remap()
 
     def remap(self) -> None:
-        """Map the file as large as it is now; views of the old mapping stay valid, they show the same pages."""
-        # Whole words only: a file that was cut somewhere ends where it ends.
+        """Map the file at its current size; views of the old mapping stay valid and show the same pages."""
+        # Whole words only: the file may have been truncated at any byte.
         size = self.files.stat_open(self.descriptor).size & ~7
         if size > self.size or not size:
             if size < HEADER_BYTES + STEP_BYTES:
@@ -164,29 +167,29 @@ class Tails:
             self.size = size
 
     def holds(self, slot: int) -> bool:
-        """Whether the slot lies in the mapping, mapping again when the file has grown."""
+        """Return whether the slot is in the mapping; map again if the file has grown."""
         if HEADER_BYTES + (slot + 1) * SLOT_BYTES > self.size:
             self.remap()
         return HEADER_BYTES + (slot + 1) * SLOT_BYTES <= self.size
 
     def slots(self) -> int:
-        """How many slots there are, all of them mapped: others may have made new ones since."""
+        """Return the number of slots, all of them mapped: other processes may have added some."""
         count = self.words[SLOTS_WORD]
         if not self.holds(max(count - 1, 0)):
             raise CorruptionError(f"The tails claim {count:,} slots, which their file does not hold", path=self.path)
         return count
 
     def mismatches(self, *, strict: bool) -> list[tuple[int, State, int]]:
-        """Slots whose words are not what their blocks say: (slot, newest state, incarnation).
+        """Return slots whose words differ from their blocks: (slot, newest state, incarnation).
 
-        Unless `strict`, words may also be those of the block before: a writer died, or is at work, between the stores.
-        Where there is none before, whoever asks looks again: a writer is not at work there for long.
+        Unless `strict`, words may also be those of the block before: a writer died, or is working, between the stores.
+        If there is no block before, the caller checks again: a writer works only briefly there.
         """
         found = []
         words = self.words
         for slot in self._doubtful():
             word = word_of(slot)
-            # A dropped topic's slot has no incarnation, and nobody reads its other words.
+            # The slot of a dropped topic has no incarnation, and its other words are not read.
             if (slot and not words[word + INCARNATION]) or not (words[word + BLOCK_A] or words[word + BLOCK_B]):
                 continue
             at = HEADER_BYTES + slot * SLOT_BYTES
@@ -198,14 +201,14 @@ class Tails:
             stored = [int.from_bytes(data[at : at + 8], "little") for at in (8 * END, 8 * SAFE, 8 * START)]
             expected = [{s.end for s in states}, {s.safe for s in states}, {s.start for s in states}]
             end, safe, start = stored
-            # The end is stored first: a safe offset beyond it was left by nobody who died.
+            # The end is stored first: no crash of a writer leaves a safe offset beyond it.
             fits = max(safe, start) <= end and all(v in values for v, values in zip(stored, expected, strict=True))
             if not fits or words[word + INCARNATION] != blocks[0][2]:
                 found.append((slot, blocks[0][1], blocks[0][2]))
         return found
 
     def _doubtful(self) -> list[int]:
-        """Slots whose words are not plainly those of their newest block, in one pass: ten thousand take 15 ms."""
+        """Return slots whose words may not be those of their newest block, in one pass: ten thousand take 15 ms."""
         count = (self.size - HEADER_BYTES) // SLOT_BYTES
         data = bytes(self.view[HEADER_BYTES : HEADER_BYTES + count * SLOT_BYTES])
         found = []
@@ -213,31 +216,31 @@ class Tails:
             if slot and not row[INCARNATION]:
                 continue
             at = slot * SLOT_BYTES + BLOCK_A * 8
-            number, end, crc, *others = row[4:10]
+            number, end, *others, crc = row[4:10]
             if row[10] > number:
                 at += BLOCK_BYTES
-                number, end, crc, *others = row[10:]
-            head, rest = data[at : at + BLOCK_HEAD.size], data[at + BLOCK_HEAD.size + 4 : at + BLOCK_BYTES]
-            if row[END] != end or [*row[SAFE : INCARNATION + 1]] != others or crc32c(head + rest) != crc:
+                number, end, *others, crc = row[10:]
+            words = [*row[SAFE : INCARNATION + 1]]
+            if row[END] != end or words != others or crc32c(data[at : at + BLOCK.size]) != crc:
                 found.append(slot)
         return found
 
     def lagging(self) -> list[tuple[int, State, int]] | None:
-        """The slots whose words are behind their blocks, as mismatches() tells them.
+        """Return the slots whose words are older than their blocks, in the form of mismatches().
 
-        None when a word is ahead of every block that checks: blocks are stored first, so one was damaged since.
+        Return None if a word is newer than every valid block: blocks are stored first, so one was damaged since.
         """
         count = (self.size - HEADER_BYTES) // SLOT_BYTES
-        # Before the blocks are looked at: a writer at work is ahead with these.
+        # Loaded before the blocks: a working writer stores the blocks first.
         ends, safes = self.column(END, count), self.column(SAFE, count)
         found = self.mismatches(strict=True)
         ahead = any(slot < count and (ends[slot] > state.end or safes[slot] > state.safe) for slot, state, _ in found)
         return None if ahead else found
 
     def restore_words(self, lagging: Iterable[tuple[int, State, int]]) -> None:
-        """Store what the checksummed blocks say; the caller is the only one who has the log open.
+        """Store the values of the checksummed blocks; only the caller may have the log open.
 
-        A holder that died left a block newer than its words; a word that was damaged is made good in the same way.
+        A lock holder that died left a block newer than its words; a damaged word is restored in the same way.
         """
         for slot, state, incarnation in lagging:
             word = word_of(slot)
@@ -247,22 +250,46 @@ class Tails:
             self.words[word + INCARNATION] = incarnation
 
     def grow(self, slots: int) -> None:
-        """Make room for that many slots; only the holder of the journal lock calls this."""
+        """Make room for `slots` slots; only the holder of the journal lock calls this."""
         size = self.files.stat_open(self.descriptor).size
         wanted = file_bytes(slots)
         if wanted > size:
             self.files.write(self.descriptor, bytes(wanted - size), size)
         self.remap()
 
+    def give(self, slot: int, incarnation: int) -> None:
+        """Assign a slot to a topic; only the holder of the journal lock calls this, for a slot that no topic has.
+
+        A slot that was used before gets a state of the new topic first. A process that dies in here leaves the words of
+        the block before, and a reader of the dropped topic that loads a word of the new one also sees the new
+        incarnation, which it loads later.
+        """
+        words, word = self.words, word_of(slot)
+        block = self.read_block(slot)
+        blocks = 8 * (word + BLOCK_A)
+        if block is not None:
+            sequence = block[0] + 1
+            at = blocks + (BLOCK_BYTES if sequence & 1 else 0)
+            self.view[at : at + BLOCK_BYTES] = pack_block(sequence, ABSENT, incarnation)  # rule: state of a new topic
+        elif any(self.view[blocks : blocks + 2 * BLOCK_BYTES]):
+            self.view[blocks : blocks + 2 * BLOCK_BYTES] = bytes(2 * BLOCK_BYTES)
+        for each in (PENDING, FAILED, DIRTY, SYNCING):
+            if words[word + each]:
+                words[word + each] = 0
+        words[word + INCARNATION] = incarnation  # rule: incarnation before the words of a slot
+        for each in (START, SAFE, END):
+            if words[word + each]:
+                words[word + each] = 0
+
     def belongs(self, log_id: bytes) -> bool:
-        """Whether words may be believed: same boot, same file, same log, recovery finished."""
+        """Return whether words are trusted: same boot, same file, same log, recovery finished."""
         stat = self.files.stat_open(self.descriptor)
         wanted = pack_identity(self.files.boot_id(), stat.device, stat.inode, log_id)
         # rule: identity of the tails
         return bytes(self.view[:64]) == wanted and self.words[READY_WORD] == 1 and not self._is_cleared()
 
     def _is_cleared(self) -> bool:
-        """Whether the catalog has records and no state, which is stored before the first frame: slots were cleared."""
+        """Return whether slots were cleared: the catalog has records but no state, which is stored before a frame."""
         if self.words[SLOTS_WORD] <= 1 or self.read_block(0) is not None:
             return False
         directory = f"{self.path.rpartition('/')[0]}/catalog"
@@ -271,30 +298,40 @@ class Tails:
         return any(stat is not None and stat.size > SEGMENT_HEADER_BYTES for stat in stats)
 
     def read_block(self, slot: int) -> tuple[int, State, int] | None:
-        """The newest valid state block of a slot."""
+        """Return the newest valid state block of a slot."""
         at = HEADER_BYTES + slot * SLOT_BYTES
         return newest_block(bytes(self.view[at : at + SLOT_BYTES]))
 
     def is_blind(self, slot: int) -> bool:
-        """Whether neither block of a slot in use checks, though one was stored: whoever asks looks twice."""
+        """Return whether neither block of a slot in use is valid, though one was stored; callers check twice."""
         words, word = self.words, word_of(slot)
-        # A first block that does not check was being stored when its writer died: nothing was published yet.
+        # A first block with a bad checksum was being stored when its writer died: nothing was published yet.
         never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not words[word + END]
         return bool(words[word + INCARNATION]) and not never and self.read_block(slot) is None
 
     def column(self, word: int, slots: int) -> list[int]:
-        """One word of the first `slots` slots."""
+        """Return one word of each of the first `slots` slots."""
         first = HEADER_BYTES // 8 + word
         return list(self.words[first : first + slots * (SLOT_BYTES // 8) : SLOT_BYTES // 8])
 
+    def interrupted_rewrites(self) -> list[int]:
+        """Return the slots whose count of rewrites is odd."""
+        count = self.slots()
+        # The flags are the upper half of a word of the state block, and the count their upper bits.
+        shift = 32 + REWRITES_SHIFT
+        words = [self.column(block + BLOCK_FLAGS, count) for block in (BLOCK_A, BLOCK_B)]
+        doubtful = [slot for slot, (a, b) in enumerate(zip(*words, strict=True)) if (a | b) >> shift & 1]
+        blocks = [(slot, self.read_block(slot)) for slot in doubtful]
+        return [slot for slot, block in blocks if block is not None and block[1].flags >> REWRITES_SHIFT & 1]
+
     def sync(self) -> None:
-        """Move the durable floor; nothing depends on it but the quality of damage reports."""
+        """Sync the file, which raises the durable floor; only the precision of damage reports depends on it."""
         self.files.sync_data(self.descriptor)  # rule: tails file
 
     def announce(self) -> bool | None:
-        """Say that somebody waits for the file event. True when publishers may not have known: look again, then wait.
+        """Announce that this process waits for the file event; return True if the caller must look before it waits.
 
-        None when it cannot be said, because this process may not write here.
+        True: publishers may not have known. None: it cannot be announced, because this process may not write here.
         """
         if self.announcing is None:
             return None
@@ -307,7 +344,7 @@ class Tails:
 
     @cached_property
     def announcing(self) -> memoryview[int] | None:
-        """Words of the header that can be stored to, also from a handle that otherwise only reads."""
+        """The writable words of the header, also for a handle that otherwise only reads."""
         if self.write:
             return self.words
         try:
@@ -320,15 +357,15 @@ class Tails:
             self.files.close(descriptor)
 
     def wake(self) -> None:
-        """Raise a file event: a store into a mapping raises none."""
+        """Raise a file event: a store to a mapping raises none."""
         try:
             self.files.wake(self.descriptor, WAKE_POSITION)
         except by_system():
-            # Followers look by themselves every 100 ms; what was published stays published.
+            # Followers check every 100 ms anyway, and the records stay published.
             return
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping goes with its last view."""
+        """Close the descriptor; the mapping is released with its last view."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             self.map.close()
@@ -336,7 +373,7 @@ class Tails:
 
 
 class FrozenTails(Tails):
-    """Tails that a reader worked out for itself: they show the log as it was when it was opened."""
+    """Tails that a reader computed itself: they show the log as it was at the open."""
 
     def __init__(self, files: Files, path: str, data: bytearray) -> None:
         self.files = files
@@ -348,11 +385,11 @@ class FrozenTails(Tails):
         self.write = False
 
     def remap(self) -> None:
-        """A frozen file does not grow."""
+        """Do nothing: a frozen file does not grow."""
 
     def announce(self) -> bool:
-        """Nobody publishes here."""
+        """Return False: no process publishes here."""
         return False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

@@ -1,4 +1,4 @@
-"""A thread in the background, of which there is one however often its start failed or was interrupted."""
+"""A single background thread, however often its start failed or was interrupted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 
 class OneThread:
-    """A daemon that runs a function once; `start` may be called again and again, by any thread.
+    """A daemon thread that runs a function once; any thread may call `start` repeatedly.
 
     A system with too many threads starts no more, and an interrupt inside of Thread.start leaves one that runs, or one
-    that never will. So a thread counts from when its start returned or it runs, whichever comes first, and the second
-    one ends at once.
+    that never will. So a thread counts from when its start returned or it runs, whichever comes first, and a second one
+    ends at once.
     """
 
     __slots__ = ("_name", "_run", "_running", "thread")
@@ -19,12 +19,12 @@ class OneThread:
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._run = run
         self._name = name
-        # The first one counts; an append to a list is one step.
+        # The first one counts; an append to a list is atomic.
         self._running: list[threading.Thread] = []
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Make sure that the thread runs; RuntimeError where the system starts none."""
+        """Make sure that the thread runs; raise RuntimeError if the system starts none."""
         if self.thread is None:
             thread = threading.Thread(target=self._begin, name=self._name, daemon=True)
             thread.start()

@@ -16,24 +16,24 @@ EVENT_BYTES_MAX = 65_536  # Events of one file are 16 bytes each; what is left i
 class Watch:
     """Wakes when a file is written to, or woken by Files.wake; a store into a mapping is no event.
 
-    With `closes` it also wakes when a file of that directory is closed by somebody who had it open for writing, be it
-    by the end of its process, and notes that in `parted`; where the system has no such event, nothing is noted.
+    With `closes` it also wakes when a process closes a file of that directory that it had open for writing, also
+    by its exit, and records that in `parted`; on a system without such an event, nothing is recorded.
 
     One thread waits and closes; any thread may `wake` it, before or after. When this user has no event queue left
-    (inotify gives 128), `wait` takes a millisecond at most and says that something may have happened.
+    (inotify gives 128), `wait` takes a millisecond at most and returns that something may have happened.
     """
 
     def __init__(self, path: str, closes: str | None = None) -> None:
-        # Guards the descriptors against a wake that arrives while they are closed and their numbers given away.
+        # Guards the descriptors against a wake that arrives after they were closed and their numbers were reused.
         self._mutex = threading.Lock()
         self._closed = False
         self._queue = _Queue(path, closes)
 
     def wait(self, timeout: float, *, clear: bool = True) -> bool:
-        """True when something happened since the last wait, else False after `timeout` seconds.
+        """Return True if something happened since the last wait, else False after `timeout` seconds.
 
-        Unless `clear`, the caller calls that before it waits again, and looks at what it waits for in between: what
-        woke it is then in its hands a system call sooner.
+        Unless `clear`, the caller calls clear() before it waits again, and checks its condition in between: so it gets
+        what woke it one system call sooner.
         """
         if self._closed:
             return True
@@ -44,22 +44,22 @@ class Watch:
         return happened
 
     def clear(self) -> bool:
-        """Take note of the events that ended the last wait; whether there were any."""
+        """Consume the events that ended the last wait, and return whether there were any."""
         return not self._closed and self._queue.clear()
 
     def parted(self) -> bool:
-        """Whether a file of the directory was closed since this was asked last, as far as waits have noticed."""
+        """Return whether a file of the directory was closed since the last call, as far as waits have noticed."""
         parted, self._queue.parted = self._queue.parted, False
         return parted
 
     def wake(self) -> None:
-        """End the wait that is under way, or the next one."""
+        """End the current wait, or the next one."""
         with self._mutex:
             if not self._closed:
                 self._queue.wake()
 
     def close(self) -> None:
-        """Give the descriptors back; called again after an interrupt it does the rest."""
+        """Close the descriptors; called again after an interrupt it closes the rest."""
         with self._mutex:
             self._closed = True
             self._queue.close()
@@ -71,12 +71,12 @@ if sys.platform == "darwin":
     _NOTE_TRIGGER = 0x01000000
 
     class _Queue:
-        """A kqueue with the file's writes and one event of our own."""
+        """A kqueue with the file's writes and one user event."""
 
         watching = True
 
         def __init__(self, path: str, closes: str | None) -> None:
-            # There is no event for a close; whoever needs one looks from time to time.
+            # kqueue has no event for a close; a caller that needs one polls.
             self.parted = False
             self._fd = os.open(path, _EVENT_ONLY | os.O_CLOEXEC)
             self._open = [self._fd]
@@ -93,7 +93,7 @@ if sys.platform == "darwin":
             return bool(self._queue.control(None, 2, max(timeout, 0.0)))
 
         def clear(self) -> bool:
-            # An event is gone once it was told.
+            # An event is removed when it is delivered.
             return False
 
         def wake(self) -> None:
@@ -104,12 +104,12 @@ if sys.platform == "darwin":
             _close_all(self)
 
 else:
-    _IN_ACCESS = 0x1  # How Files.wake tells; somebody who really writes is heard as well.
+    _IN_ACCESS = 0x1  # The event that Files.wake raises; real writes raise IN_MODIFY.
     _IN_MODIFY = 0x2
     _IN_CLOSE_WRITE = 0x8
-    # A file that was removed before it was closed tells of no death: whoever leaves removes its own first.
+    # A file that was removed before it was closed is no sign of a death: a member that leaves removes its own first.
     _IN_EXCL_UNLINK = 0x04000000
-    _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name behind it
+    _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name after it
     _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM)
 
     class _Queue:
@@ -126,7 +126,7 @@ else:
             except BaseException:
                 os.close(self._wakes)
                 raise
-            # The wakes first: closing the other takes milliseconds, in which an interrupt likes to come.
+            # The wakes first: closing the other takes milliseconds, in which an interrupt is likely.
             self._open = [self._wakes, self._events] if self._events >= 0 else [self._wakes]
             self.watching = self._events >= 0
             self._ready: list[tuple[int, int]] = []
@@ -166,7 +166,7 @@ else:
         return False
 
     def _inotify(*watches: tuple[str, int]) -> int:
-        """A descriptor that is readable after an event of any path; -1 when the system has none left."""
+        """Return a descriptor that is readable after an event of any path; -1 if the system has none left."""
         import ctypes
 
         library = ctypes.CDLL(None, use_errno=True)

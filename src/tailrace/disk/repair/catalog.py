@@ -1,4 +1,4 @@
-"""A damaged catalog: what its whole records and the directories of the topics tell, written down as a new snapshot."""
+"""A damaged catalog: its readable records and the directories of the topics, written as a new snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ID_CHARACTERS = 8
 
 
 class Findings(NamedTuple):
-    """The catalog as far as it can be read: what is wrong with it, and whether any topic may be missing in it."""
+    """The readable part of the catalog: what is wrong with it, and whether any topic may be missing in it."""
 
     catalog: Catalog
     end: int
@@ -44,7 +44,7 @@ class Findings(NamedTuple):
 
 
 class Salvage(NamedTuple):
-    """The catalog that is written: its topics, directories that cannot be named, and what is to be told."""
+    """The catalog to write: its topics, directories without a known name, and notes for the report."""
 
     catalog: Catalog
     nameless: tuple[str, ...]
@@ -52,7 +52,7 @@ class Salvage(NamedTuple):
 
 
 def examine(files: Files, path: str, planner: Planner, facts: Facts) -> Findings:
-    """Read the whole catalog, on behind every damage."""
+    """Read the whole catalog, past every damage."""
     directory = f"{path}/{CATALOG_PLACE.directory}"
     bases = _bases(files, directory)
     begins = min(bases, default=0)
@@ -65,7 +65,7 @@ def examine(files: Files, path: str, planner: Planner, facts: Facts) -> Findings
         why.append("its segments are missing")
     pieces = {segment.base: segment.pieces for segment in plan.segments}
     catalog = Catalog()
-    # The first offset that the records from the newest snapshot on do not tell of.
+    # The first offset that the records from the newest snapshot on do not cover.
     complete = not begins or not first_is_missing
     expected = begins
     misnamed = dict(plan.misnamed)
@@ -95,7 +95,7 @@ def examine(files: Files, path: str, planner: Planner, facts: Facts) -> Findings
 
 
 def salvage(files: Files, path: str, findings: Findings, owners: Mapping[int, Sequence[int]]) -> Salvage:
-    """Add to a catalog what the directories show; `owners` are the slots that the tails give to each topic id."""
+    """Add to a catalog what the directories show; `owners` are the slots that the tails assign to each topic id."""
     catalog = findings.catalog
     if not findings.incomplete:
         return Salvage(catalog, (), ())
@@ -116,7 +116,7 @@ def salvage(files: Files, path: str, findings: Findings, owners: Mapping[int, Se
             notes.append(f"the name of the topic in {directory} is lost: the directory goes into quarantine as it is")
             continue
         _complete(catalog, TopicEntry(topic_id, name, {}, (), {}), partitions, owners)
-        # The command line puts the log into a command; a name that begins with "-" must not be taken for an option.
+        # The command line adds the log to a command; a name that begins with "-" must not be taken for an option.
         words = f"{'-- ' if name.startswith('-') else ''}{shlex.quote(name)} NAME=VALUE"
         notes.append(f"the topic {name!r} is back with default settings; set them with: tailrace topic alter {words}")
     catalog.dropped.clear()
@@ -124,12 +124,12 @@ def salvage(files: Files, path: str, findings: Findings, owners: Mapping[int, Se
 
 
 def rebuild(files: Files, path: str, mender: Mender, findings: Findings, salvaged: Salvage) -> int:
-    """Begin a new catalog segment with a snapshot, the old ones in quarantine; the offset of the snapshot."""
+    """Start a new catalog segment with a snapshot, quarantine the old ones, and return the offset of the snapshot."""
     directory = f"{path}/{CATALOG_PLACE.directory}"
     if files.stat(directory) is None:
-        # The recovery that follows syncs its name, with that of the identity.
+        # The recovery that follows syncs its entry, with that of the identity.
         files.make_directory(directory)
-    # A topic's id is the offset of its creation plus one: no new one may get the id of one that was there.
+    # A topic's id is the offset of its creation plus one: no new topic may get the id of an earlier one.
     base = max([findings.end, *salvaged.catalog.by_id, *_ids(files, path)])
     old = [f"{directory}/{segment_name(base)}" for base in _bases(files, directory)]
     for file in old:
@@ -153,7 +153,7 @@ def rebuild(files: Files, path: str, mender: Mender, findings: Findings, salvage
     files.sync_directory(directory)  # rule: name of the rebuilt catalog
     for file in old:
         if file != target:
-            # One that comes back after a power cut is removed by recovery, which needs none before a snapshot.
+            # If one comes back after a power cut, recovery removes it: none is needed before a snapshot.
             files.remove_file(file)
     return base
 
@@ -165,7 +165,7 @@ def _bases(files: Files, directory: str) -> list[int]:
 
 
 def _records(files: Files, path: str, base: int, end: int, pieces: Sequence[Any] | None) -> Iterator[tuple[int, bytes]]:
-    """The offsets and values of a segment's records that can be read."""
+    """Yield the offsets and values of the readable records of a segment."""
     source = PatchedFile(files, path, cached=True)
     try:
         header = read_segment_header(files, source.descriptor)
@@ -189,7 +189,7 @@ def _begins_with_snapshot(files: Files, directory: str, base: int) -> bool:
 
 
 def _topic_directories(files: Files, path: str) -> dict[str, list[int]]:
-    """The directories of topics, each with its partitions."""
+    """Return the directories of topics, each with its partitions."""
     topics = f"{path}/topics"
     shown = {}
     for name in files.list_directory(topics) if files.stat(topics) is not None else ():
@@ -200,7 +200,7 @@ def _topic_directories(files: Files, path: str) -> dict[str, list[int]]:
 
 
 def _beyond(files: Files, path: str, end: int) -> list[str]:
-    """The directories with records of topics that were created behind the end of the catalog."""
+    """Return the directories with records of topics that were created after the end of the catalog."""
     found = []
     for name, partitions in _topic_directories(files, path).items():
         if int(name[:ID_CHARACTERS], 16) > end and any(
@@ -215,7 +215,7 @@ def _ids(files: Files, path: str) -> list[int]:
 
 
 def _name_of(directory: str, topic_id: int) -> str | None:
-    """The name that a directory shows, if it is one that gives this very directory."""
+    """Return the name in a directory's name, if a topic of that name has this very directory."""
     name = directory[ID_CHARACTERS + 1 :]
     try:
         validate_topic_name(name)
@@ -228,7 +228,7 @@ def _name_of(directory: str, topic_id: int) -> str | None:
 def _complete(
     catalog: Catalog, entry: TopicEntry, partitions: Sequence[int], owners: Mapping[int, Sequence[int]]
 ) -> None:
-    """Give a topic the slots of all partitions that there are; an alteration that added them may be lost."""
+    """Give a topic the slots of all its existing partitions; an alteration that added them may be lost."""
     known = list(entry.slots)
     count = max([len(known), *(index + 1 for index in partitions)])
     spare = [slot for slot in owners.get(entry.id, ()) if slot not in known]
@@ -240,7 +240,7 @@ def _complete(
 
 
 def with_trims(files: Files, path: str, catalog: Catalog) -> list[str]:
-    """Take the first segment of each partition for its trim, where the record of one may be lost; what that means."""
+    """Set the trim of each partition to its first segment where the record of a trim may be lost; return notes."""
     notes = []
     for entry in list(catalog.by_id.values()):
         trims = dict(entry.trims)

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 class Facts(NamedTuple):
     """What is known of a slot: offsets below `end` were promised or published, those below `start` were trimmed.
 
-    `state` is None when no state block can be believed. `suspect` says in words why the newest segment is not to be
-    relied on as it is, whatever its bytes look like; it is empty when it is.
+    `state` is None if no state block is valid. `suspect` says why the newest segment is not reliable as it is, whatever
+    its bytes look like; it is empty if it is reliable.
     """
 
     end: int
     start: int
     state: State | None
     suspect: str = ""
-    # The log was not recovered yet: the tails say nothing of the newest segment, and nothing is wrong with that.
+    # The log was not recovered yet: the tails say nothing about the newest segment, which is not an error.
     recovering: bool = False
-    # A sync was interrupted: what the cache shows may be all there is, and is worth more than what the disk has.
+    # A sync was interrupted: the page cache may be all there is, and has precedence over the disk.
     cached: bool = False
-    # The state may speak of a place at which the segment was not whole, so it counts if its last frame is there.
+    # The state may name a position up to which the segment was not whole, so it counts only if its last frame is there.
     doubtful: bool = False
-    # The tails were lost or damaged, not only of another boot: whole frames behind damage count as records.
+    # The tails were lost or damaged, not only of another boot: whole frames after damage count as records.
     blind: bool = False
-    # `end` is a word that nothing checks: it counts as far as the segments can hold so much.
+    # `end` is a word without a checksum: it counts as far as the segments have room for it.
     bounded: bool = False
 
 
 class LostRange(NamedTuple):
-    """Offsets (`first` to `last`, inclusive) that cannot be read any more, and where their bytes lay."""
+    """Offsets (`first` to `last`, inclusive) that cannot be read any more, and where their bytes were."""
 
     first: int
     last: int
@@ -46,24 +46,26 @@ class LostRange(NamedTuple):
 
 
 class SegmentPlan(NamedTuple):
-    """A segment that is written anew: the offsets from `base` up to `after`, out of the pieces of a file."""
+    """A segment to rewrite: the offsets from `base` up to `after`, out of the pieces of a file."""
 
     base: int
     after: int
-    # The file that is read; None when nothing is left of the segment.
+    # The file to read; None if nothing is left of the segment.
     path: str | None
     writes: tuple[EntryPart, ...]
     pieces: tuple[FrameRun | Hole, ...]
     why: str
     created: int = 0
     cached: bool = False
-    # The largest time before it and the smallest behind it, where there are records.
-    before: int | None = None
-    behind: int | None = None
+    # How often it was rewritten: readers refuse one that is older than the marks of its topic say.
+    rewrites: int = 0
+    # The largest time before it and the smallest after it, if there are records.
+    time_before: int | None = None
+    time_after: int | None = None
 
     @property
     def lost(self) -> list[LostRange]:
-        """What the placeholders in it will stand for."""
+        """The ranges that its placeholders will name."""
         return [
             LostRange(self.base + hole.first, self.base + hole.after - 1, self.path or "", hole.position, hole.reason)
             for hole in self.pieces
@@ -72,21 +74,21 @@ class SegmentPlan(NamedTuple):
 
 
 class PartitionPlan(NamedTuple):
-    """What is to be done to one partition; nothing, when it is sound."""
+    """What is to be done to one partition; nothing if it is sound."""
 
     place: SlotPlace
     end: int
     start: int
     segments: tuple[SegmentPlan, ...] = ()
-    # Whether its slot gets a new state, because its newest segment is another one then.
+    # Whether its slot gets a new state, because its newest segment is replaced.
     reset: bool = False
-    # Files to be moved into quarantine as they are, and leftovers to be removed.
+    # Files to move into quarantine as they are, and leftovers to remove.
     aside: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
-    # Files under the name of another segment, each with the base that its header says.
+    # Files under the name of another segment, each with the base in its header.
     misnamed: tuple[tuple[str, int], ...] = ()
-    # Whether its directory is to be made: without it nothing can be appended.
+    # Whether its directory is to be created: without it nothing can be appended.
     homeless: bool = False
 
     @property

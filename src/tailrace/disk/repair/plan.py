@@ -1,4 +1,4 @@
-"""The plan of a repair: what each partition has, what it should have, and which of its files are to be written anew."""
+"""The plan of a repair: what each partition has, what it should have, and which of its files are to be rewritten."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.journal import ADOPT, WRITE, EntryPart, JournalEntry
 from tailrace.disk.repair.facts import Facts, PartitionPlan, SegmentPlan
-from tailrace.disk.salvage.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
+from tailrace.disk.salvage.scan import Anchor, FrameRun, Hole, SegmentScan, reach_after
 from tailrace.disk.salvage.source import READ_BYTES, PatchedFile, ends_in, footer_salt
 from tailrace.disk.segment import (
+    BASE_UNKNOWN,
     HEADER_BYTES,
-    UNSAID,
+    REWRITES_UNKNOWN,
     Index,
     SegmentHeader,
+    is_unfinished_rewrite,
     read_footer,
     read_segment_header,
     segment_base,
@@ -33,43 +35,43 @@ if TYPE_CHECKING:
     from tailrace.disk.tails import State
 
 NEW_SUFFIX = ".new"
-# Of a segment on its way from a wrong name to its own: what stands there may have to go away first.
+# Suffix of a segment on its way from a wrong name to its own: the file of that name may have to be moved first.
 MOVED_SUFFIX = ".moved"
-# Staged segments that nobody committed for so long are leftovers; younger ones may still be waited for.
+# Staged segments that were not committed for this long are leftovers; younger ones may still be committed.
 STAGED_AGE_US = 3_600_000_000
 
 
 class Planner:
-    """Looks at partitions one by one; it writes nothing."""
+    """Planner of partitions, one by one; it writes nothing."""
 
     def __init__(
         self,
         files: Files,
         path: str,
         entries: Iterable[JournalEntry],
-        tell: Callable[[int], None],
+        report_progress: Callable[[int], None],
         *,
         cached: bool = False,
     ) -> None:
         self.files = files
         self.path = path
-        # Whether the page cache is left as it is: what it shows is what others read.
+        # Whether the page cache is kept: it is what other processes read.
         self.cached = cached
-        self.tell = tell
+        self.report_progress = report_progress
         self.parts: dict[tuple[int, int], list[EntryPart]] = {}
         for entry in entries:
             for part in entry.parts:
                 self.parts.setdefault((part.slot, part.incarnation), []).append(part)
 
     def plan(self, place: SlotPlace, facts: Facts) -> PartitionPlan:
-        """What is to be done to the partition of a slot."""
+        """Return what is to be done to the partition of a slot."""
         return _Partition(self, place, facts._replace(cached=facts.cached or self.cached)).plan()
 
 
 class _Partition:
     def __init__(self, planner: Planner, place: SlotPlace, facts: Facts) -> None:
         self.files = planner.files
-        self.tell = planner.tell
+        self.report_progress = planner.report_progress
         self.place = place
         self.facts = facts
         self.owner = (place.topic_id, place.partition)
@@ -77,7 +79,7 @@ class _Partition:
         self.parts = planner.parts.get((place.slot, place.incarnation), [])
         self.homeless = self.files.stat(self.directory) is None
         self.names = [] if self.homeless else self.files.list_directory(self.directory)
-        # By base the file that holds the segment: a staged one, where a commit that was not finished gave it its place.
+        # By base the file of the segment: a staged one if an unfinished commit assigned it.
         self.sources: dict[int, str] = {
             base: f"{self.directory}/{name}" for name in self.names if (base := segment_base(name)) is not None
         }
@@ -89,7 +91,7 @@ class _Partition:
         self.misnamed: list[tuple[str, int]] = []
         self.empty: list[str] = []
         self.reset = bool(facts.suspect)
-        # Whether the newest segment is an empty one behind the end: then no other is the one that the state names.
+        # Whether the newest segment is an empty one after the end: then no other is the one that the state names.
         self.has_empty = False
         self.end = facts.end
 
@@ -120,15 +122,15 @@ class _Partition:
         )  # fmt: skip
 
     def _between(self, segment: SegmentPlan) -> SegmentPlan:
-        """The same with the times of its neighbours, for placeholders at its edges."""
+        """Return the segment with the times of its neighbours, for placeholders at its edges."""
         before = [self.times[base][1] for base in self.times if base < segment.base]
-        behind = [self.times[base][0] for base in sorted(self.times) if base > segment.base]
-        return segment._replace(before=max(before, default=None), behind=behind[0] if behind else None)
+        after = [self.times[base][0] for base in sorted(self.times) if base > segment.base]
+        return segment._replace(time_before=max(before, default=None), time_after=after[0] if after else None)
 
-    # What belongs to it.
+    # The files of the partition.
 
     def _name_rightly(self) -> None:
-        """Take every segment for the one that its header says; one whose place another has rightly is put aside."""
+        """Assign every segment to the base in its header; one whose place another holds rightfully is put aside."""
         wrong = [
             (path, said)
             for base, path in sorted(self.sources.items())
@@ -136,7 +138,7 @@ class _Partition:
         ]
         for path, _ in wrong:
             self.sources = {base: each for base, each in self.sources.items() if each != path}
-        # What a repair that died had on its way.
+        # Files that a dead repair had not finished renaming.
         wrong += [
             (f"{self.directory}/{name}", base)
             for name in self.names
@@ -153,16 +155,16 @@ class _Partition:
                 self.why.append(f"{name} says that its first record is {said}, and gets the name of that")
 
     def _said(self, path: str) -> int:
-        """The base that a header says, if it is one of this partition."""
+        """Return the base in a header, if it is one of this partition."""
         descriptor = self.files.open(path)
         try:
             header = read_segment_header(self.files, descriptor)
         finally:
             self.files.close(descriptor)
-        return UNSAID if header is None or (header.topic_id, header.partition) != self.owner else header.base
+        return BASE_UNKNOWN if header is None or (header.topic_id, header.partition) != self.owner else header.base
 
     def _adopt(self) -> None:
-        """Give staged segments their place that a commit named and nobody renamed."""
+        """Assign staged segments to the base that a commit named, if they were not renamed."""
         for part in self.parts:
             staged = part.data.decode() if part.kind == ADOPT else ""
             if staged and staged in self.names and part.base >= self.facts.start:
@@ -172,7 +174,7 @@ class _Partition:
                 self.why.append(f"a commit was not finished here: {segment_name(part.base)}")
 
     def _find_end(self) -> None:
-        """Where the partition ends: not below what is promised, nor below what its newest segment shows."""
+        """Find where the partition ends: not below what is promised, nor below what its newest segment shows."""
         state = self.facts.state
         if self.facts.bounded:
             self.end = min(self.end, self._end_possible())
@@ -187,7 +189,7 @@ class _Partition:
             return
         bases = sorted(self.sources)
         while bases and bases[-1] >= self.end and self._measure(bases[-1]) == bases[-1]:
-            # Nothing in it: a creation that nobody finished, or the successor of the last one.
+            # It is empty: an unfinished creation, or the successor of the last one.
             bases.pop()
         if bases:
             self.end = max(self.end, self._measure(bases[-1]))
@@ -198,7 +200,7 @@ class _Partition:
             self.why.append("its state in the tails is not that of its newest segment")
 
     def _end_possible(self) -> int:
-        """More offsets than this cannot be in the newest segment."""
+        """Return the largest end that the newest segment has room for."""
         if not self.sources:
             return 0
         base = max(self.sources)
@@ -206,9 +208,9 @@ class _Partition:
         return base + (0 if stat is None else stat.size // FRAME_HEADER_BYTES * FRAME_RECORDS_MAX)
 
     def _is_named(self, state: State) -> bool:
-        """Whether the newest segment is the one that the state names."""
+        """Return whether the newest segment is the one that the state names."""
         if not state.salt:
-            # A file as long as a header was created, and nobody lived to name it in the state.
+            # A file as long as a header was created, and its writer died before it named it in the state.
             return state.end == 0 and not any(self._is_longer(path) for path in self.sources.values())
         path = self.sources.get(state.base)
         return path is not None and self._salt_of(path) == state.salt
@@ -222,12 +224,12 @@ class _Partition:
             self.files.close(descriptor)
 
     def _measure(self, base: int) -> int:
-        """The end of the frames of a segment that follow one another, and of its footer if it has one."""
+        """Return the end of the consecutive frames of a segment, or of its footer if it has one."""
         source = PatchedFile(self.files, self.sources[base], cached=self.facts.cached)
         try:
             header = read_segment_header(self.files, source.descriptor)
             if header is not None and (header.topic_id, header.partition) != self.owner:
-                # What another partition's segment holds says nothing of where this one ends.
+                # The contents of another partition's segment say nothing about the end of this one.
                 return base
             salt = header.salt if header is not None else footer_salt(self.files, source.descriptor)
             footer = read_footer(self.files, source.descriptor, salt) if salt else None
@@ -238,20 +240,20 @@ class _Partition:
             after = 0
             for group in whole_groups(walk(source.read, HEADER_BYTES, 0, chain, source.size, bodies=True)):
                 after = group[-1].header.base + group[-1].header.span
-            behind = reach_behind(source.read, salt, source.size) if salt and self.facts.blind else None
-            return base + (after if behind is None else behind.offset)
+            reach = reach_after(source.read, salt, source.size) if salt and self.facts.blind else None
+            return base + (after if reach is None else reach.offset)
         finally:
             source.close()
 
     def _used_bases(self) -> list[int]:
-        """The segments that hold offsets below the end, oldest first; others go into quarantine or are left alone."""
+        """Return the segments that hold offsets below the end, oldest first; others are quarantined or left alone."""
         state = self.facts.state
         for base in sorted(self.sources):
             path = self.sources[base]
             if base < self.end:
                 continue
             if base == self.end and state is not None and state.base == base and self._salt_of(path) == state.salt:
-                # The empty segment that takes the next append; it goes with a state that is written anew.
+                # The empty segment for the next append; it is dropped if the state is rewritten.
                 if self.reset:
                     self._put_aside(path)
                 else:
@@ -259,7 +261,7 @@ class _Partition:
             else:
                 self._put_aside(path)
         used = self._joining(sorted(base for base in self.sources if base < self.end))
-        # Without those that were trimmed already; whoever sweeps has not come by yet.
+        # Without those that were trimmed already; a vacuum may not have removed them yet.
         return [
             base
             for base, following in pairwise([*used, self.end])
@@ -267,10 +269,10 @@ class _Partition:
         ]
 
     def _joining(self, bases: list[int]) -> list[int]:
-        """Those that follow one another; what was put between them, as from a copy that lived on, goes aside.
+        """Return the consecutive segments; files put between them, like from a copy in use elsewhere, are put aside.
 
-        A footer tells where the next one begins. Where two of them claim the same offsets, the one counts that
-        begins where the one before it ends, and ends where another begins; else the one that leads to the newest.
+        A footer tells where the next one begins. If two of them claim the same offsets, the one counts that begins
+        where the one before it ends, and ends where another begins; else the one that leads to the newest.
         """
         after = {base: self._sealed_end(base) for base in bases}
         if all(after[base] in (None, following) for base, following in pairwise([*bases, self.end])):
@@ -284,7 +286,7 @@ class _Partition:
             if after[base] in leading:
                 leading.add(base)
         used: list[int] = []
-        # Where the next one has to begin; None when the last one does not tell.
+        # Where the next one has to begin; None if the last one has no footer.
         reach: int | None = None
         for base in bases:
             if reach is not None and base < reach:
@@ -294,7 +296,7 @@ class _Partition:
             within = [each for each in bases if stop is not None and base < each < stop]
             joined = reach is None or base == reach
             if stop is None and state is not None and base == state.base and base in leading:
-                # The newest one, which has no footer yet: nothing lies behind it.
+                # The newest one, which has no footer yet: nothing follows it.
                 stop = self.end
             elif within and not (joined and stop in starts):
                 better = [each for each in within if each in leading]
@@ -307,7 +309,7 @@ class _Partition:
         return used
 
     def _sealed_end(self, base: int) -> int | None:
-        """Where a segment of this partition ends by its footer."""
+        """Return where a segment of this partition ends by its footer."""
         descriptor = self.files.open(self.sources[base])
         try:
             header = read_segment_header(self.files, descriptor)
@@ -329,17 +331,17 @@ class _Partition:
         return stat is not None and stat.size > HEADER_BYTES
 
     def _put_aside(self, path: str) -> None:
-        """What lies behind the end goes into quarantine; what is empty is a leftover, which would be in the way."""
+        """Quarantine a file after the end; an empty one is a leftover to remove."""
         if not self._is_longer(path):
             return
         if self._has_bytes(path):
             self.aside.append(path)
-            self.why.append(f"{path.rpartition('/')[2]} lies behind the end of the partition")
+            self.why.append(f"{path.rpartition('/')[2]} lies after the end of the partition")
         else:
             self.empty.append(path)
 
     def _has_bytes(self, path: str) -> bool:
-        """Whether anything but zeros stands behind the header."""
+        """Return whether anything but zeros follows the header."""
         source = PatchedFile(self.files, path, cached=self.facts.cached)
         try:
             return any(
@@ -356,6 +358,9 @@ class _Partition:
             if name.endswith(f".seg{NEW_SUFFIX}"):
                 self.why.append(f"{name} was left by a repair that died")
                 yield path
+            elif is_unfinished_rewrite(name):
+                self.why.append(f"{name} was left by a rewrite that died")
+                yield path
             elif name.endswith(STAGED_SUFFIX) and name not in adopted and self._is_old(path):
                 self.why.append(f"{name} was staged and never committed")
                 yield path
@@ -371,7 +376,7 @@ class _Partition:
     # One segment.
 
     def _look_at(self, base: int, following: int) -> int:
-        """Read a segment and note what is to be done to it; where it ends."""
+        """Read a segment, note what is to be done to it, and return where it ends."""
         source = PatchedFile(self.files, self.sources[base], cached=self.facts.cached)
         try:
             header = read_segment_header(self.files, source.descriptor)
@@ -381,7 +386,7 @@ class _Partition:
                 return following
             return self._scan(source, header, base, following)
         finally:
-            self.tell(source.size)
+            self.report_progress(source.size)
             source.close()
 
     def _scan(self, source: PatchedFile, header: SegmentHeader | None, base: int, following: int) -> int:
@@ -398,19 +403,22 @@ class _Partition:
         if runs:
             self.times[base] = (min(run.min_time for run in runs), max(run.max_time for run in runs))
         wrong = self._wrong(header, footer, index, scan, base, following)
-        # Before a recovery that is nothing unusual: it writes what the journal holds into the segments.
+        # Before a recovery this is normal: it writes what the journal holds into the segments.
         if not self.facts.recovering and any(  # rule: journal written over segment
             self.files.read(source.descriptor, len(part.data), part.position) != part.data for part in writes
         ):
             wrong.append("the journal holds bytes of a commit that it does not have, or has otherwise")
         staged = source.path.endswith(STAGED_SUFFIX)
         if wrong or staged or (newest and self.reset):
-            why = "; ".join(wrong) or f"{segment_name(base)} is written anew"
+            why = "; ".join(wrong) or f"{segment_name(base)} is rewritten"
             self.why += [f"{segment_name(base)}: {each}" for each in wrong]
             created = header.created if header is not None else 0
+            # Only a rewrite, or an earlier repair, leaves a segment with fewer records than offsets.
+            unknown = REWRITES_UNKNOWN if index.records < span else 0
             made = SegmentPlan(
-                base, base + span, source.path, tuple(writes), tuple(scan.pieces), why, created, self.facts.cached
-            )
+                base, base + span, source.path, tuple(writes), tuple(scan.pieces), why, created, self.facts.cached,
+                header.rewrites if header is not None else unknown,
+            )  # fmt: skip
             self.segments.append(made)
             self.reset = self.reset or newest
         return base + span
@@ -424,7 +432,7 @@ class _Partition:
         salt: int | None,
         writes: list[EntryPart],
     ) -> tuple[int, int, list[Anchor]]:
-        """Up to where a segment's frames go: position, offsets, and the places in it that are known otherwise."""
+        """Return where a segment's frames end: position, offsets, and the places in it known from elsewhere."""
         if footer is not None:
             rows = zip(footer.offsets, footer.positions, footer.chains, strict=True)
             anchors = [Anchor(*row) for row in rows]
@@ -453,7 +461,7 @@ class _Partition:
         base: int,
         following: int,
     ) -> list[str]:
-        """What is wrong with a segment, in words."""
+        """Return what is wrong with a segment, as texts."""
         wrong = []
         if header is None:
             wrong.append("its header is damaged")
@@ -463,27 +471,23 @@ class _Partition:
         if footer is None:
             if not active and not (self.facts.recovering and following == self.end):
                 wrong.append("its footer is damaged or missing")
-        elif (
-            following > self.facts.start
-            and scan.whole
-            and any(getattr(index, name) != getattr(footer, name) for name in Index.__slots__)
-        ):
+        elif following > self.facts.start and scan.whole and not index.matches(footer):
             wrong.append("its footer does not fit its frames")
         elif base + footer.span > following:
             wrong.append("it reaches into the next segment")
         return wrong
 
-    # What is missing.
+    # Missing ranges.
 
     def _miss(self, first: int, after: int, why: str, *, path: str | None = None) -> None:
-        """A segment that holds nothing but a placeholder for a range."""
+        """Plan a segment that holds nothing but a placeholder for a range."""
         self.why.append(why)
         hole = Hole(HEADER_BYTES, HEADER_BYTES, 0, after - first, why)
         path = path or f"{self.directory}/{segment_name(first)}"
-        self.segments.append(SegmentPlan(first, after, path, (), (hole,), why))
+        self.segments.append(SegmentPlan(first, after, path, (), (hole,), why, rewrites=REWRITES_UNKNOWN))
         self.reset = self.reset or (after == self.end and not self.has_empty)
 
     def _keep_end(self) -> None:
-        """An empty segment, whose name says where a partition ends that holds nothing."""
+        """Plan an empty segment, whose name keeps the end of a partition without records."""
         if self.end:
             self.segments.append(SegmentPlan(self.end, self.end, None, (), (), "the partition is empty"))

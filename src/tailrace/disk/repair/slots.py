@@ -1,4 +1,4 @@
-"""The slots of a log under repair: what the tails say of each partition, and what they say afterwards."""
+"""The slots of a log under repair: what the tails say about each partition, before and after."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ if TYPE_CHECKING:
 
 
 def facts_of_floor(floors: PreviousTails, place: SlotPlace) -> Facts:
-    """What is known of a slot before a recovery: what the old tails promise of it."""
+    """Return what is known of a slot before a recovery: what the previous tails promise of it."""
     floor = floors.slots.get(place.slot)
     promised = floor.state if floor is not None and floor.incarnation == place.incarnation else ABSENT
     return Facts(promised.safe, max(place.trim, 0), None, recovering=True, blind=floors.blind(place.slot))
 
 
 class Slots:
-    """Tails that can be believed; the holder of the exclusive lock, or a dry run that only looks."""
+    """Valid tails, for the holder of the exclusive lock, or for a dry run that only reads."""
 
     def __init__(self, tails: Tails, entries: Sequence[JournalEntry], *, journal_damaged: bool) -> None:
         self.tails = tails
         words = tails.words
         self.log_failed = bool(words[LOG_FAILED_WORD])
         self.unresolved = words[UNRESOLVED_WORD]
-        # Beside a commit that waits for room a drop is seen in its slots alone.
+        # Beside a commit that waits for room a drop shows only in its slots.
         marks = [words[word_of(slot) + PENDING] for slot in self._slots()]
         self.dropping = self.unresolved == DROPPING or any(map(is_dropping, marks))  # rule: dead drop seen by a repair
         self.new_journal = journal_damaged or self.log_failed or bool(self.unresolved)
-        # The commit that nobody finished, when it is whole: then it is committed.
+        # The unfinished commit, if it is whole: then it is committed.
         found = [entry for entry in entries if self.unresolved and entry.lsn == self.unresolved]
         self.commit = found[-1] if found else None
         self.committed = {(part.slot, part.incarnation) for part in self.commit.parts} if self.commit else set()
@@ -76,9 +76,9 @@ class Slots:
         return range(self.tails.words[SLOTS_WORD] if self.tails.holds(max(self.tails.words[SLOTS_WORD] - 1, 0)) else 0)
 
     def owners(self) -> dict[int, list[int]]:
-        """The slots of each topic id, in order."""
+        """Return the slots of each topic id, in order."""
         owners: dict[int, list[int]] = {}
-        # The catalog's own slot carries a number that a topic has as well.
+        # The catalog's own slot has an incarnation that a topic may have as well.
         for slot in self._slots()[1:]:
             incarnation = self.tails.words[word_of(slot) + INCARNATION]
             if incarnation:
@@ -86,7 +86,7 @@ class Slots:
         return owners
 
     def journal_whys(self) -> list[str]:
-        """Why a new journal is begun, in words, as far as the tails say so."""
+        """Return why a new journal is started, as texts, as far as the tails tell."""
         whys = []
         if self.log_failed:
             whys.append("it could not be synced, so the log is read-only")
@@ -98,7 +98,7 @@ class Slots:
         return whys
 
     def neutralise_drop(self, files: Files, directory: str) -> None:
-        """Overwrite what a dead drop may have left in the catalog behind its end, before its marks are cleared."""
+        """Overwrite what a dead drop may have left in the catalog after its end, before its marks are cleared."""
         block = self.tails.read_block(CATALOG_SLOT)
         if not self.dropping or block is None or not block[1].active:
             return
@@ -115,7 +115,7 @@ class Slots:
     # One slot.
 
     def facts(self, place: SlotPlace) -> Facts:
-        """What is known of a slot."""
+        """Return what is known of a slot."""
         if not self.tails.holds(place.slot):
             return Facts(0, place.trim, None, "its slot in the tails is missing", blind=True)
         words, word = self.tails.words, word_of(place.slot)
@@ -124,17 +124,17 @@ class Slots:
         never = (words[word + BLOCK_A], words[word + BLOCK_B]) in ((0, 0), (0, 1)) and not end
         marked = words[word + INCARNATION] == place.incarnation
         if not marked and block is not None and block[2] == place.incarnation:
-            # A checksummed block says more than words.
+            # A checksummed block has precedence over words.
             state = block[1]
             why = "the words of its slot in the tails are damaged"
             return Facts(state.end, max(state.start, place.trim), state, why, doubtful=True)
         if not marked:
             return Facts(0, place.trim, None, "its slot in the tails belongs to another topic", blind=True)
         if block is None and never:
-            # A first block that does not check was being stored when its writer died: nothing was published yet.
+            # An invalid first block was being stored when its writer died: nothing was published yet.
             return Facts(0, place.trim, ABSENT, self._suspect(place), blind=True)
         if block is None or block[2] != place.incarnation:
-            # Nothing checks a word, so it is believed as far as it can be true.
+            # A word has no checksum, so it counts as far as it is plausible.
             plausible = end if words[word + SAFE] <= end else 0
             why = "both of its state blocks in the tails are damaged"
             return Facts(plausible, place.trim, None, why, bounded=True, blind=True)
@@ -158,21 +158,21 @@ class Slots:
         return "a sync was interrupted here" if interrupted and self.new_journal else ""
 
     def mark(self, place: SlotPlace) -> None:
-        """Before the newest segment is replaced: whoever comes after a death must not write behind it."""
+        """Mark a partition read-only before its newest segment is replaced: after a death nothing may append to it."""
         if self.tails.holds(place.slot):
             words, word = self.tails.words, word_of(place.slot)
             if not words[word + FAILED]:
                 words[word + FAILED] = DAMAGED
 
     def reset(self, place: SlotPlace, state: State) -> None:
-        """Store the state of a partition that was written anew; it takes appends from the last store on."""
+        """Store the state of a rewritten partition; it takes appends from the last store on."""
         if not self.tails.holds(place.slot):
             self.tails.grow(place.slot + 1)
         words, word = self.tails.words, word_of(place.slot)
         block = self.tails.read_block(place.slot)
         sequence = block[0] if block is not None else 0
         for number in (sequence + 1, sequence + 2):
-            # Both of them: one that is damaged must not stay beside the new one.
+            # Both of them: a damaged one must not stay beside the new one.
             at = HEADER_BYTES + place.slot * SLOT_BYTES + 8 * (BLOCK_B if number & 1 else BLOCK_A)
             self.tails.view[at : at + BLOCK_BYTES] = pack_block(number, state, place.incarnation)
         stores = (
@@ -187,7 +187,7 @@ class Slots:
     def begin_journal(
         self, files: Files, directory: str, log_id: bytes, journal: Sequence[Salvaged], size: int
     ) -> None:
-        """A new file that begins with the commit that nobody finished; it is on disk, with its name, on return.
+        """Create a new file that begins with the unfinished commit; it is on disk, with its name, on return.
 
         Its participants are written one after another, and a power cut in between must find it.
         """
@@ -209,9 +209,9 @@ class Slots:
         files.sync_directory(directory)  # rule: name of the new journal
 
     def finish_journal(self, files: Files, directory: str, log_id: bytes) -> None:
-        """When every partition has what the journal held for it: all files go but the new one.
+        """Remove all journal files but the new one, once every partition has what the journal held for it.
 
-        What is in that one is never replayed: its participants were written anew, and have other salts.
+        What is in that one is never replayed: its participants were rewritten, and have other salts.
         """
         numbers = journal_numbers(files, directory)
         for older in numbers[:-1]:

@@ -1,4 +1,4 @@
-"""Writing what a repair planned: side files, segments written anew, placeholders; every step can be repeated."""
+"""The writing of a repair: side files, rewritten segments, placeholders; every step can be repeated."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
 
 QUARANTINE = "quarantine"
-# Stands in the directory of a log while it is repaired, a line for each segment that was replaced: what a dead repair
-# renamed may not be on disk yet, and never will be if the sync of its name failed.
+# Exists in the directory of a log during a repair, with a line for each replaced segment: what a dead repair renamed
+# may not be on disk yet, and never will be if the sync of its name failed.
 UNFINISHED_NAME = "repair.unfinished"
 WRITE_BYTES = 1 << 20
 REASON_CHARACTERS_MAX = 500
 
 
 class RewrittenSegment(NamedTuple):
-    """A segment that was written anew."""
+    """A rewritten segment."""
 
     base: int
     frames: Index
@@ -43,7 +43,7 @@ class RewrittenSegment(NamedTuple):
 
 
 class Mender:
-    """Writes for one run of a repair; the holder of the log's exclusive lock."""
+    """Writer of one run of a repair, under the log's exclusive lock."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
@@ -54,14 +54,14 @@ class Mender:
         self.quarantined: list[str] = []
         self.names: set[str] = set()
 
-    # The sign of a repair that is at work.
+    # The mark of a running repair.
 
     def begin(self) -> None:
-        """Leave the sign before the first change, for the next repair if this one dies or fails."""
+        """Create the mark before the first change, for the next repair if this one dies or fails."""
         self.files.close(self.files.open(f"{self.path}/{UNFINISHED_NAME}", create=True))
 
     def _note(self, target: str) -> None:
-        """Note a segment before it is replaced."""
+        """Record a segment in the mark before it is replaced."""
         descriptor = self.files.open(f"{self.path}/{UNFINISHED_NAME}", create=True)
         try:
             line = f"{target.removeprefix(f'{self.path}/')}\n".encode()
@@ -70,7 +70,7 @@ class Mender:
             self.files.close(descriptor)
 
     def replaced(self) -> list[str]:
-        """The segments that a repair before this one replaced, and that are still there."""
+        """Return the segments that an earlier repair replaced, and that still exist."""
         descriptor = self.files.open(f"{self.path}/{UNFINISHED_NAME}")
         try:
             noted = self.files.read(descriptor, self.files.stat_open(descriptor).size, 0)
@@ -80,7 +80,7 @@ class Mender:
         return [path for path in paths if segment_base(path[-24:]) is not None and self.files.stat(path) is not None]
 
     def replace_again(self, target: str) -> None:
-        """Put a copy of a segment in its place: a name whose sync failed counts as synced, a new one does not."""
+        """Replace a segment by a copy: after a failed directory fsync the kernel may consider the old entry clean."""
         source = self.files.open(target)
         try:
             size = self.files.stat_open(source).size
@@ -94,17 +94,17 @@ class Mender:
         self.files.rename(new, target)  # rule: noted replacement repeated
 
     def finish(self) -> None:
-        """Take the sign away."""
+        """Remove the mark."""
         if self.files.stat(f"{self.path}/{UNFINISHED_NAME}") is not None:
             self.files.remove_file(f"{self.path}/{UNFINISHED_NAME}")
 
     # Quarantine.
 
     def make_quarantine(self) -> str:
-        """The directory of the side files, its name on disk."""
+        """Return the directory of the side files, created if missing and synced."""
         directory = f"{self.path}/{QUARANTINE}"
         self.files.make_directory(directory)
-        # Also when it was there: whoever made it may have died before its name was synced.
+        # Also if it existed: its creator may have died before its name was synced.
         self.files.sync_directory(self.path)  # rule: name of the quarantine
         return directory
 
@@ -135,7 +135,7 @@ class Mender:
         return target
 
     def _name(self, rest: str) -> str:
-        """A name that nothing in quarantine has."""
+        """Return a name that is unused in quarantine."""
         name, number = f"{self.stamp}-{rest}", 1
         while name in self.names or self.files.stat(f"{self.path}/{QUARANTINE}/{name}") is not None:
             number += 1
@@ -154,7 +154,7 @@ class Mender:
 
     @contextmanager
     def _begun(self, descriptor: int, path: str) -> Iterator[None]:
-        """A file that is written inside; what cannot be finished, as on a full disk, does not stay there half."""
+        """Write a file in the block; if it cannot be finished, as on a full disk, remove it."""
         try:
             yield
         except by_system():
@@ -176,7 +176,7 @@ class Mender:
             ) from error
 
     def _quarantine(self, place: SlotPlace, topic: str, segment: SegmentPlan, source: PatchedFile | None) -> str | None:
-        """Keep the bytes of a segment's holes; the side file, None when there are no such bytes."""
+        """Keep the bytes of a segment's holes, and return the side file, or None if there are no such bytes."""
         holes = [hole for hole in segment.pieces if isinstance(hole, Hole)]
         kept = [] if source is None else [hole for hole in holes if min(hole.stop, source.size) > hole.position]
         if source is None or not kept:
@@ -209,7 +209,7 @@ class Mender:
     # Segments.
 
     def mend(self, plan: PartitionPlan, topic: str) -> State | None:
-        """Do what is planned for one partition; its new state, None when it keeps the one it has."""
+        """Do what is planned for one partition, and return its new state, or None if it keeps the one it has."""
         files = self.files
         directory = f"{self.path}/{plan.place.directory}"
         self._make_directory(directory)
@@ -221,7 +221,7 @@ class Mender:
         segments = []
         for each in plan.segments:
             target = f"{directory}/{segment_name(each.base)}"
-            # What is missing under the name that another segment had is not that segment.
+            # A missing segment under the name that a misnamed file had is not that file.
             segments.append(each._replace(path=target) if named.get(each.path or "") == target else each)
         for segment in segments:
             newest = self._rewrite(plan.place, topic, segment)
@@ -230,7 +230,7 @@ class Mender:
             if path not in written and files.stat(path) is not None:
                 files.remove_file(path)
         for segment in segments:
-            # A staged file was copied; any other that was not replaced holds what nothing else does.
+            # A staged file was copied; any other file that was not replaced is the only copy of its contents.
             staged = segment.path is not None and segment.path.endswith(STAGED_SUFFIX)
             if staged and segment.path is not None and files.stat(segment.path) is not None:
                 files.remove_file(segment.path)
@@ -239,7 +239,7 @@ class Mender:
         return self._state(plan, newest)
 
     def _name_rightly(self, plan: PartitionPlan, directory: str) -> dict[str, str]:
-        """Give segments under wrong names their own, all of them out of the way first; the new path of each."""
+        """Rename misnamed segments, all of them out of the way first, and return the new path of each."""
         if not plan.misnamed:
             return {}
         named = {path: f"{directory}/{segment_name(base)}" for path, base in plan.misnamed}
@@ -247,7 +247,7 @@ class Mender:
             self._note(target)
             if path != f"{target}{MOVED_SUFFIX}":
                 self.files.rename(path, f"{target}{MOVED_SUFFIX}")
-        # Before any of them gets a name that another had: a power cut may take back the one without the other.
+        # Before any of them gets a name that another had: a power cut may undo one rename and not the other.
         self.files.sync_directory(directory)  # rule: wrong names away before right ones
         for target in named.values():
             self.files.rename(f"{target}{MOVED_SUFFIX}", target)
@@ -255,7 +255,7 @@ class Mender:
         return named
 
     def _make_directory(self, directory: str) -> None:
-        """Whoever lost the files of a partition may have lost its directory as well."""
+        """Create the directory of a partition if it is missing: it may be lost with its files."""
         path = self.path
         for name in directory.removeprefix(f"{self.path}/").split("/"):
             path = f"{path}/{name}"
@@ -264,12 +264,13 @@ class Mender:
                 try:
                     self.files.sync_directory(path.rpartition("/")[0])  # rule: directory made again by a repair
                 except by_system():
-                    # A name whose sync failed counts as synced: the next repair must make it anew.
+                    # After a failed directory fsync the kernel may consider the entry clean: the next repair must
+                    # create it again.
                     self.files.remove_directory(path)
                     raise
 
     def _state(self, plan: PartitionPlan, newest: RewrittenSegment | None) -> State:
-        """The state of a slot whose newest segment was written anew."""
+        """Return the state of a slot whose newest segment was rewritten."""
         if newest is None:
             return State(plan.end, 0, 0, 0, 0, 0, 0, 0, 0, plan.end, plan.start)
         index = newest.frames
@@ -287,7 +288,7 @@ class Mender:
         )  # fmt: skip
 
     def _rewrite(self, place: SlotPlace, topic: str, segment: SegmentPlan) -> RewrittenSegment:
-        """Write a segment anew beside the old one, and put it in its place."""
+        """Rewrite a segment beside the old one, and rename it into its place."""
         files = self.files
         runs = any(isinstance(piece, FrameRun) for piece in segment.pieces)
         holes = any(isinstance(piece, Hole) and piece.stop > piece.position for piece in segment.pieces)
@@ -303,7 +304,8 @@ class Mender:
             descriptor = files.open(new, create=True)
             with self._begun(descriptor, new):
                 files.truncate(descriptor, 0)
-                writing = _Segment(files, descriptor, place, segment.base, segment.created or self.now_us)
+                created = segment.created or self.now_us
+                writing = _Segment(files, descriptor, place, segment.base, created, segment.rewrites)
                 for number, piece in enumerate(segment.pieces):
                     if isinstance(piece, FrameRun):
                         assert source is not None
@@ -323,7 +325,7 @@ class Mender:
         return RewrittenSegment(segment.base, writing.index, writing.last, bool(segment.pieces))
 
     def _notes(self, base: int, hole: Hole, side: str | None) -> Iterator[tuple[bytes, int]]:
-        """The body and the span of each placeholder for a hole."""
+        """Yield the body and the span of each placeholder for a hole."""
         for first in range(hole.first, hole.after, LOST_SPAN_MAX):
             after = min(hole.after, first + LOST_SPAN_MAX)
             note = {
@@ -338,9 +340,9 @@ class Mender:
 
 
 class _Segment:
-    """A segment that grows frame by frame."""
+    """A segment that is written frame by frame."""
 
-    def __init__(self, files: Files, descriptor: int, place: SlotPlace, base: int, created: int) -> None:
+    def __init__(self, files: Files, descriptor: int, place: SlotPlace, base: int, created: int, rewrites: int) -> None:
         self.files = files
         self.descriptor = descriptor
         salt = salted(files)
@@ -350,10 +352,11 @@ class _Segment:
         self.written = HEADER_BYTES
         self.buffers: list[bytes] = []
         self.size = 0
-        files.write(descriptor, pack_header(place.topic_id, place.partition, salt, created, base), 0)
+        header = pack_header(place.topic_id, place.partition, salt, created, base, rewrites=rewrites)
+        files.write(descriptor, header, 0)
 
     def copy(self, source: PatchedFile, run: FrameRun) -> None:
-        """Take over frames under their own offsets; each stands for itself now, so none is followed by more."""
+        """Copy frames under their own offsets; each becomes a write group of its own."""
         reached = run.position
         for found in walk(source.read, run.position, run.first, run.chain, run.stop, bodies=True):
             self.add(_prepared(found))
@@ -366,10 +369,12 @@ class _Segment:
             )
 
     def add(self, frame: Prepared) -> None:
-        """Place one frame behind the others."""
+        """Append one frame."""
         data, self.chain = place_one(frame, self.index.span, self.chain)
         self.last = self.index.position
-        self.index.add(frame.count, frame.span, frame.min_time, frame.max_time, frame.size, self.chain)
+        self.index.add(
+            frame.count, frame.span, frame.min_time, frame.max_time, frame.size, self.chain, frame.attributes
+        )
         self.buffers.append(data)
         self.size += len(data)
         if self.size >= WRITE_BYTES:
@@ -392,8 +397,7 @@ def _prepared(found: Found) -> Prepared:
     header: Header = found.header
     return Prepared(
         header.codec, header.flags & ~MORE, header.count, bytes(found.body), header.raw_length, header.body_crc,
-        header.span, header.min_time, header.max_time, header.key_id, header.producer_id, header.producer_epoch,
-        header.sequence,
+        header.span, header.min_time, header.max_time, header.key_id, header.attributes,
     )  # fmt: skip
 
 
@@ -405,11 +409,11 @@ def _bytes_of(source: PatchedFile, holes: list[Hole]) -> Iterator[bytes]:
 
 
 def _times_of(segment: SegmentPlan, number: int, now_us: int) -> tuple[int, int]:
-    """The times of a placeholder: those of the records before and behind it, so that a search by time finds both."""
+    """Return the times of a placeholder: those of the records around it, so that a search by time finds both."""
     earlier = [piece.max_time for piece in segment.pieces[:number] if isinstance(piece, FrameRun)]
     later = [piece.min_time for piece in segment.pieces[number + 1 :] if isinstance(piece, FrameRun)]
-    before = max(earlier) if earlier else segment.before
-    behind = later[0] if later else segment.behind
+    before = max(earlier) if earlier else segment.time_before
+    after = later[0] if later else segment.time_after
     if before is None:
-        before = now_us if behind is None else behind
-    return before, before if behind is None else max(before, behind)
+        before = now_us if after is None else after
+    return before, before if after is None else max(before, after)

@@ -1,1 +1,1 @@
-"""Salvage: what damaged files still hold; used by recovery and by repair."""
+"""Salvage: the readable contents of damaged files; used by recovery and by repair."""

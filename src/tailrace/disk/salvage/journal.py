@@ -1,4 +1,4 @@
-"""What a journal still holds: its entries, and those behind a damaged header or a damaged entry."""
+"""The readable contents of a journal: its entries, and those after a damaged header or a damaged entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Salvaged(NamedTuple):
-    """One journal file: every whole entry of it that counts, and what is damaged, in words."""
+    """One journal file: every whole entry of it that counts, and what is damaged, as texts."""
 
     file: JournalFile
     entries: list[JournalEntry]
@@ -35,7 +35,7 @@ class Salvaged(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """An entry whose checksums are right."""
+    """An entry with valid checksums."""
 
     lsn: int
     salt: int
@@ -46,7 +46,7 @@ class _Head(NamedTuple):
 
 
 def salvage_all(files: Files, directory: str, log_id: bytes) -> list[Salvaged]:
-    """Every journal file with all entries that can be read, oldest first; descriptors are closed again."""
+    """Return every journal file with all readable entries, oldest first; descriptors are closed again."""
     found = []
     for number in journal_numbers(files, directory):
         file = JournalFile(files, directory, number, log_id)
@@ -59,10 +59,10 @@ def salvage_all(files: Files, directory: str, log_id: bytes) -> list[Salvaged]:
 
 
 def salvage(file: JournalFile) -> Salvaged:
-    """The entries of an open journal file.
+    """Return the entries of an open journal file.
 
-    An entry is written only after the one before it was synced. So whole entries of the same generation behind one
-    that is not whole are no leftovers of a crash: that one was damaged later.
+    An entry is written only after the one before it was synced. So whole entries of the same generation after one that
+    is not whole are no leftovers of a crash: that one was damaged later.
     """
     entries = list(file.entries())  # rule: salvaged entries
     damage: list[str] = []
@@ -73,25 +73,25 @@ def salvage(file: JournalFile) -> Salvaged:
         if generation is None and any(_is_written(file)):
             damage.append("its header is damaged")
         if first is not None and (generation is None or (first.salt != salt and first.lsn >= generation.lsn)):
-            # Entries of a generation count up from its header, so these are younger than the header that is left.
+            # Entries of a generation count up from its header, so these are younger than the remaining header.
             if generation is not None:
                 damage.append("its newest header is damaged")
             salt = first.salt
             entries += _chained(file, first)
     position = file.place.position
     while salt is not None:
-        behind = _search(file, position, salt, entries[-1].lsn if entries else -1)
-        if behind is None:
+        later = _search(file, position, salt, entries[-1].lsn if entries else -1)
+        if later is None:
             break
-        missing = behind.lsn - (entries[-1].lsn + 1 if entries else (generation.lsn if generation else behind.lsn))
+        missing = later.lsn - (entries[-1].lsn + 1 if entries else (generation.lsn if generation else later.lsn))
         damage.append(f"{missing or 1} of its entries are damaged, at position {position}")
-        entries += _chained(file, behind)
+        entries += _chained(file, later)
         position = file.place.position
     return Salvaged(file, entries, damage)
 
 
 def _is_written(file: JournalFile) -> Iterator[bool]:
-    """Whether anything was ever written to each header: a maker may have died before."""
+    """Yield whether anything was ever written to each header: its creator may have died before."""
     for at in SECTORS:
         yield any(file.files.read(file.descriptor, SECTOR_BYTES, at))
 
@@ -115,7 +115,7 @@ def _entry_at(file: JournalFile, position: int) -> _Head | None:
 
 
 def _chained(file: JournalFile, first: _Head) -> Iterator[JournalEntry]:
-    """An entry and those that follow from it; the file's place moves behind them."""
+    """Yield an entry and those chained to it; the file's place moves after them."""
     head: _Head | None = first
     chain, lsn = first.chain, first.lsn
     while head is not None and (head.salt, head.chain, head.lsn) == (first.salt, chain, lsn):
@@ -126,7 +126,7 @@ def _chained(file: JournalFile, first: _Head) -> Iterator[JournalEntry]:
 
 
 def _search(file: JournalFile, position: int, salt: int, lsn: int) -> _Head | None:
-    """The next whole entry of a generation behind a position."""
+    """Return the next whole entry of a generation after a position."""
     wanted = salt.to_bytes(8, "little")
     size = file.files.stat_open(file.descriptor).size
     while position < size:
@@ -140,13 +140,13 @@ def _search(file: JournalFile, position: int, salt: int, lsn: int) -> _Head | No
             at = chunk.find(wanted, at + 1)
         if position + len(chunk) >= size or not chunk:
             return None
-        # The salt may lie across two chunks.
+        # The salt may be split across two chunks.
         position += len(chunk) - 8
     return None
 
 
 def known_id(files: Files, path: str) -> tuple[bytes | None, int]:
-    """The id of the log and the size of its journal, out of the tails or a journal header."""
+    """Return the id of the log and the size of its journal, from the tails or a journal header."""
     log_id, size = None, 0
     directory = f"{path}/journal"
     for number in journal_numbers(files, directory) if files.stat(directory) is not None else ():
@@ -156,7 +156,7 @@ def known_id(files: Files, path: str) -> tuple[bytes | None, int]:
             size = max(size, file.size)
             for at in SECTORS:
                 sector = files.read(file.descriptor, SECTOR_BYTES, at)
-                # The id is part of what is checked, so a header that fits its own id is the log's.
+                # The checksum covers the id, so a header that is valid with its own id is the log's.
                 if len(sector) == SECTOR_BYTES:
                     own = JournalFile(files, directory, number, sector[16:32])
                     own.descriptor = file.descriptor

@@ -1,4 +1,4 @@
-"""Scanning a damaged segment: the runs of frames in it that check, and the holes between them."""
+"""Scan of a damaged segment: the runs of valid frames in it, and the holes between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CRC_AT = FRAME_HEADER_BYTES - 4
 
 
 class FrameRun(NamedTuple):
-    """Whole frames one after another: where they lie, the offsets they hold (relative), and the first one's chain."""
+    """Consecutive whole frames: where they are, the offsets they hold (relative), and the first one's chain."""
 
     position: int
     stop: int
@@ -39,7 +39,7 @@ class Hole(NamedTuple):
 
 
 class Anchor(NamedTuple):
-    """A place that something other than the frames vouches for: a frame there has this offset and this chain."""
+    """A place confirmed by something other than the frames: a frame there has this offset and this chain."""
 
     offset: int
     position: int
@@ -47,7 +47,7 @@ class Anchor(NamedTuple):
 
 
 class ChainReach(NamedTuple):
-    """The end of the frames behind damage: position, offset (relative), chain, and where the last of them lies."""
+    """The end of the frames after damage: position, offset (relative), chain, and where the last of them is."""
 
     position: int
     offset: int
@@ -55,9 +55,9 @@ class ChainReach(NamedTuple):
     last: int
 
 
-def reach_behind(read: Read, salt: int, stop: int) -> ChainReach | None:
-    """Where the last whole group of frames ends that lies behind damage in a segment; None when there is none."""
-    for run in reversed(SegmentScan(read, stop, OFFSET_MAX, (), Index(0)).behind(salt_chain(salt))):
+def reach_after(read: Read, salt: int, stop: int) -> ChainReach | None:
+    """Return where the last whole group of frames after damage in a segment ends; None if there is none."""
+    for run in reversed(SegmentScan(read, stop, OFFSET_MAX, (), Index(0)).after_damage(salt_chain(salt))):
         reached = None
         for group in whole_groups(walk(read, run.position, run.first, run.chain, run.stop, bodies=False)):
             last = group[-1]
@@ -69,9 +69,9 @@ def reach_behind(read: Read, salt: int, stop: int) -> ChainReach | None:
 
 
 def is_decodable(found: Found) -> str | None:
-    """What is wrong with the columns of a frame whose checksums are right; None for nothing."""
-    if found.header.codec or found.header.lost:
-        # What is compressed is only as good as its checksum: the package for it need not be there.
+    """Return what is wrong with the columns of a frame whose checksums are right, or None."""
+    if found.header.codec or found.header.placeholder:
+        # A compressed body is only checked by its checksum: the package for it need not be installed.
         return None
     try:
         columns(found.header, found.body, 0)
@@ -81,20 +81,20 @@ def is_decodable(found: Found) -> str | None:
 
 
 class SegmentScan:
-    """One segment: frames up to the position `stop` that hold offsets (relative) below `span`."""
+    """The scan of one segment: frames up to the position `stop` that hold offsets (relative) below `span`."""
 
     def __init__(self, read: Read, stop: int, span: int, anchors: Sequence[Anchor], index: Index) -> None:
         self.read = read
         self.stop = stop
         self.span = span
         self.anchors = {anchor.position: anchor for anchor in anchors}
-        # Takes in the frames of the first run: of a segment without damage these are all.
+        # Takes in the frames of the first run: for a segment without damage these are all.
         self.index = index
         self.pieces: list[FrameRun | Hole] = []
         self.undecodable: str | None = None
-        # While frames are taken that only their own checksums vouch for: where better ones begin.
+        # Where confirmed frames begin, while frames are taken that only their own checksums confirm.
         self.trusted: Anchor | None = None
-        # Whether nothing tells up to where there were records.
+        # Whether it is unknown up to where there were records.
         self.endless = False
 
     @property
@@ -103,16 +103,16 @@ class SegmentScan:
         return not any(isinstance(piece, Hole) for piece in self.pieces)
 
     def run(self, chain: int | None) -> list[FrameRun | Hole]:
-        """All runs and holes in order; without a chain the first frame's own is taken."""
+        """Return all runs and holes in order; without a chain the first frame's own is used."""
         here = Anchor(0, HEADER_BYTES, self._first_chain() if chain is None else chain)
         while here.offset < self.span:
             here = self._follow(here)
             if here.offset < self.span:
-                here = self._behind(here)
+                here = self._skip_hole(here)
         return self.pieces
 
-    def behind(self, chain: int) -> list[FrameRun]:
-        """The runs behind the first damage, where nothing tells up to where there were records."""
+    def after_damage(self, chain: int) -> list[FrameRun]:
+        """Return the runs after the first damage, if it is unknown up to where there were records."""
         self.endless = True
         return [piece for piece in self.run(chain)[1:] if isinstance(piece, FrameRun)]
 
@@ -123,10 +123,10 @@ class SegmentScan:
     def _bytes(self, count: int, position: int) -> memoryview:
         return memoryview(self.read(count, position))[:count]
 
-    # What fits.
+    # Valid frames.
 
     def _follow(self, here: Anchor) -> Anchor:
-        """Take the frames that fit one after another; the place behind them."""
+        """Take the consecutive valid frames, and return the place after them."""
         limit, stop = (self.trusted.offset, self.trusted.position) if self.trusted else (self.span, self.stop)
         offset, position, chain = here
         records, low, high = 0, 0, 0
@@ -149,18 +149,18 @@ class SegmentScan:
             self.pieces.append(FrameRun(here.position, position, here.offset, offset, here.chain, records, low, high))
         return Anchor(offset, position, chain)
 
-    # What does not.
+    # Holes.
 
-    def _behind(self, here: Anchor) -> Anchor:
-        """Note the hole that begins here; where frames go on."""
+    def _skip_hole(self, here: Anchor) -> Anchor:
+        """Record the hole that begins here, and return where frames continue."""
         reason = self._reason(here)
         found = self._damaged_body(here) or self._search(here)  # rule: frames after damage
         if found is None:
             found, self.trusted = self.trusted, None
         if found is None or found.offset > self.span:
-            # Nothing, or only what is known of offsets that are not looked for here.
+            # Nothing, or only an anchor beyond the offsets of this scan.
             found = Anchor(self.span, self.stop, 0)
-        # A break in the chain at which no offset is missing is a hole too: nobody can read across it.
+        # A break in the chain at which no offset is missing is a hole too: no reader can read across it.
         self.pieces.append(Hole(here.position, max(found.position, here.position), here.offset, found.offset, reason))
         if self.trusted is not None and found.offset >= self.trusted.offset:
             self.trusted = None
@@ -182,7 +182,7 @@ class SegmentScan:
         return "the checksum of a frame's body does not fit"
 
     def _damaged_body(self, here: Anchor) -> Anchor | None:
-        """Behind a frame whose header is right, and whose body is not: its header says where it ends."""
+        """Return the place after a frame with a valid header and a damaged body: its header says where it ends."""
         header = read_header(self._bytes(FRAME_HEADER_BYTES, here.position))
         if header is None or (header.base, header.chain) != (here.offset, here.chain):
             return None
@@ -191,7 +191,7 @@ class SegmentScan:
         return after if after.offset <= limit and here.position + header.length <= self.stop else None
 
     def _search(self, here: Anchor) -> Anchor | None:
-        """The next frame that may be taken; `trusted` is set where a later one is known to be better."""
+        """Return the next frame that may be taken; `trusted` is set if a later one is known to be better."""
         links = self._links(here)
         stop = self.trusted.position if self.trusted else self.stop
         limit = self.trusted.offset if self.trusted else self.span
@@ -204,73 +204,74 @@ class SegmentScan:
                 position = find_magic(self._bytes, position + 8, stop)
                 continue
             found = Anchor(header.base, position, header.chain)
-            vouched = found.offset >= here.offset and self._is_vouched(found, stop)
-            # The frame of the first missing offset lies here or nowhere. A frame further on that claims this offset is
-            # bytes of a value, such as a segment file, in the frame that is damaged here; or a dead writer left it.
-            # Only where something vouches for it is it the record, and the frames before it are not what was written.
-            nearest = here.offset + (not vouched and (self.endless or position > here.position))
+            confirmed = found.offset >= here.offset and self._is_confirmed(found, stop)
+            # The frame of the first missing offset is here or nowhere. A later frame that claims this offset is either
+            # bytes of a value, such as a segment file, in the damaged frame here, or a leftover of a dead writer. Only
+            # if something else confirms it is it the record, and the frames before it are not what was written.
+            nearest = here.offset + (not confirmed and (self.endless or position > here.position))
             if found.offset < nearest:
                 leftover = leftover or (found.offset == here.offset and loose is None)
                 position = find_magic(self._bytes, position + header.size, stop)
                 continue
             if self.trusted is None and found.chain in links:
-                # It follows from the damaged frame itself, so that all before it is bytes of that.
+                # Its chain follows from the damaged frame itself, so everything before it is bytes of that frame.
                 return found
-            if self.trusted is not None or vouched:
+            if self.trusted is not None or confirmed:
                 return self._prefer(loose, found)
             loose = loose or found
             position = find_magic(self._bytes, self._end_of(found, stop), stop)
         if self.trusted is not None or (self.endless and leftover):
-            # A frame that breaks the chain and leaves no offset out is no sign that records are missing: the leftovers
-            # of a dead writer look like that where others have written since.
+            # A frame that breaks the chain without a missing offset is no sign of missing records: leftovers of a dead
+            # writer look like that where others have written since.
             return None
-        anchor = self._anchor_behind(here)
+        anchor = self._anchor_after(here)
         return self._prefer(loose, anchor) if anchor is not None else loose
 
     def _prefer(self, loose: Anchor | None, better: Anchor) -> Anchor:
-        """The frames that only vouch for themselves, as long as they end before the better ones begin."""
+        """Return the frames that only confirm themselves, if they end before the better ones begin."""
         if loose is None or self.trusted is not None or loose.offset >= better.offset:
             return better
         self.trusted = better
         return loose
 
     def _links(self, here: Anchor) -> set[int]:
-        """What the frame behind a damaged one carries as its chain: the checksum in it, or of it, if one is whole."""
+        """Return the possible chains of the frame after a damaged one: the checksum in it or of it, if one is valid."""
         head = bytes(self._bytes(FRAME_HEADER_BYTES, here.position))
         if len(head) < FRAME_HEADER_BYTES or not any(head) or read_header(head) is not None:
-            # There is no damaged frame: what follows from a whole one that does not fit is as little the log's as that.
+            # There is no damaged frame: a successor of a whole frame that does not fit belongs to the log as little as
+            # that.
             return set()
         return {int.from_bytes(head[_CRC_AT:], "little"), crc32c(head[:_CRC_AT])}
 
     def _candidate(self, position: int, limit: int, stop: int) -> Header | None:
-        """The header at a position, if its frame is whole and ends before what is known."""
+        """Return the header at a position, if its frame is whole and ends before the known place."""
         header = read_header(self._bytes(FRAME_HEADER_BYTES, position))
         if header is None or header.base + header.span > limit or position + header.length > stop:
             return None
         whole = self._bytes(header.size, position)
         return header if body_fits(whole, 0, header) else None
 
-    def _is_vouched(self, first: Anchor, stop: int) -> bool:
-        """Whether anything vouches for one of the frames that follow one another from here."""
+    def _is_confirmed(self, first: Anchor, stop: int) -> bool:
+        """Return whether anything confirms one of the consecutive frames from here."""
         end, chain = first.position, first.chain
         for found in walk(self.read, first.position, first.offset, first.chain, stop, bodies=False):
-            if self._vouches(found.position, found.header.chain):
+            if self._confirms(found.position, found.header.chain):
                 return True
             end, chain = found.position + found.header.size, found.header.crc
-        return self._vouches(end, chain)
+        return self._confirms(end, chain)
 
     def _end_of(self, first: Anchor, stop: int) -> int:
-        """Where the whole frames that follow one another from here end; one that is not may reach over others."""
+        """Return where the consecutive whole frames from here end; a damaged one may claim to extend over others."""
         end = first.position + 8
         for found in walk(self.read, first.position, first.offset, first.chain, stop, bodies=True):
             end = found.position + found.header.size
         return end
 
-    def _vouches(self, position: int, chain: int) -> bool:
+    def _confirms(self, position: int, chain: int) -> bool:
         anchor = self.anchors.get(position)
         return anchor is not None and anchor.chain == chain
 
-    def _anchor_behind(self, here: Anchor) -> Anchor | None:
-        """The first place known otherwise behind this one."""
-        behind = [each for each in self.anchors.values() if each.position > here.position and each.offset > here.offset]
-        return min(behind, key=lambda each: each.position, default=None)
+    def _anchor_after(self, here: Anchor) -> Anchor | None:
+        """Return the first known place after this one."""
+        later = [each for each in self.anchors.values() if each.position > here.position and each.offset > here.offset]
+        return min(later, key=lambda each: each.position, default=None)

@@ -1,4 +1,4 @@
-"""A file under repair, read with what the journal holds for it, and what can be told of a segment from its end."""
+"""A file under repair, read with the journal's writes applied, and what the end of a segment tells about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ_BYTES = 4 << 20
 
 
 class PatchedFile:
-    """A file with what the journal holds for it written over it, in memory only."""
+    """A file with the journal's writes for it applied in memory only."""
 
     def __init__(self, files: Files, path: str, *, cached: bool = False) -> None:
         self.files = files
@@ -27,7 +27,7 @@ class PatchedFile:
         self.descriptor = files.open(path)
         try:
             if not cached:
-                # After a failed sync the cache may show what the disk does not have.
+                # After a failed sync the page cache may show what the disk does not have.
                 files.forget_cache(self.descriptor)
             self.size = files.stat_open(self.descriptor).size
         except BaseException:
@@ -37,13 +37,13 @@ class PatchedFile:
         self.buffer = b""
 
     def overlay(self, writes: Sequence[EntryPart]) -> None:
-        """Take in what the journal holds for this very segment."""
+        """Apply what the journal holds for this very segment."""
         self.writes = writes  # rule: journal over segment
         self.size = max([self.size, *(part.position + len(part.data) for part in writes)])
         self.first, self.buffer = 0, b""
 
     def read(self, count: int, position: int) -> memoryview:
-        """So many bytes, fewer only at the end."""
+        """Return `count` bytes, fewer only at the end."""
         at = position - self.first
         if at < 0 or at + count > len(self.buffer):
             self.buffer = self._load(max(count, READ_BYTES), position)
@@ -68,14 +68,14 @@ class PatchedFile:
         return bytes(patched)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             self.files.close(descriptor)
 
 
 def ends_in(source: PatchedFile, state: State) -> bool:
-    """Whether the last frame that a state names is where it says, and ends where it says."""
+    """Return whether the last frame that a state names is where it says, and ends where it says."""
     header = read_header(source.read(FRAME_HEADER_BYTES, state.last)) if state.last else None
     return (
         header is not None
@@ -86,7 +86,7 @@ def ends_in(source: PatchedFile, state: State) -> bool:
 
 
 def footer_salt(files: Files, descriptor: int) -> int | None:
-    """The salt that a sealed segment's trailer names, for a segment whose header cannot be read."""
+    """Return the salt in a sealed segment's trailer, for a segment whose header cannot be read."""
     size = files.stat_open(descriptor).size
     if size < HEADER_BYTES + TRAILER_BYTES:
         return None
