@@ -1,1 +1,1 @@
-"""Groups: members that share partitions, the cursors they store, and what an operator sees of them."""
+"""Consumer groups: members that share partitions, the cursors they store, and their administration."""

@@ -7,22 +7,23 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arguments import StartPoint
-from tailrace.disk.failures import Tolerating
+from tailrace.disk import Tolerating
 from tailrace.errors import GroupBusyError, GroupNotFoundError, OwnershipError, TopicNotFoundError
-from tailrace.groups.group_topic import existing_group, find_group, group_names
-from tailrace.groups.member import Stale, is_alive, members_directory
-from tailrace.groups.options import of_each, offsets_of, parse_place, parse_topics, partitions_of
-from tailrace.groups.session import lag_of
+from tailrace.groups.cursors import lag_of
+from tailrace.groups.group_topic import Stale, existing_group, find_group, group_names
+from tailrace.groups.heartbeat import look as look_at
+from tailrace.groups.lock_file import members_directory
+from tailrace.groups.options import of_each, offsets_of, parse_target, parse_topics, partitions_of
 from tailrace.names import match
-from tailrace.read.span import matching
+from tailrace.read.request import matching
 from tailrace.records import to_datetime
 from tailrace.types import GroupInfo, GroupMember, GroupPartition
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.partition import Partition
+    from tailrace.disk import Partition, TopicEntry
     from tailrace.engine.engine import Engine
     from tailrace.groups.group_topic import GroupLog
+    from tailrace.groups.heartbeat import Seen
     from tailrace.groups.state import GroupState, MemberInfo, Place
     from tailrace.types import Start
 
@@ -30,26 +31,27 @@ __all__ = ["drop", "evict", "existing_group", "group_names", "info", "infos", "r
 
 
 def infos(engine: Engine) -> list[GroupInfo]:
-    """Every group."""
+    """Return every group."""
     found = []
     for name in group_names(engine):
-        # Dropped in this moment, it is not one of them.
+        # A group that is dropped in this moment is left out.
         with suppress(GroupNotFoundError):
             found.append(info(engine, existing_group(engine, name)))
     return found
 
 
 def info(engine: Engine, group: GroupLog) -> GroupInfo:
-    """One group, with the lag of every partition that it reads."""
+    """Return one group, with the lag of every partition that it reads."""
     state = group.view()
     group.release()
-    alive = _alive(engine, group, state)
+    seen = _look(engine, group, state)
+    alive = {member for member, each in seen.items() if each.locked}
 
     def look(entry: TopicEntry) -> list[GroupPartition]:
         return [_partition(engine, state, alive, entry, index) for index in range(len(entry.slots))]
 
     partitions = of_each(engine, _topics(engine, state), look)
-    members = [_member(member, state, member.id in alive) for member in state.members.values()]
+    members = [_member(engine, member, state, seen[member.id]) for member in state.members.values()]
     return GroupInfo(
         group.name,
         tuple(state.topics),
@@ -74,30 +76,41 @@ def _partition(engine: Engine, state: GroupState, alive: set[str], entry: TopicE
     )  # fmt: skip
 
 
-def _member(member: MemberInfo, state: GroupState, alive: bool) -> GroupMember:
-    owned = len(state.owned_by(member.id))
-    return GroupMember(member.id, member.host, member.pid, to_datetime(member.since), member.topics, alive, owned)
+def _member(engine: Engine, member: MemberInfo, state: GroupState, seen: Seen) -> GroupMember:
+    now = engine.files.monotonic()
+    shown = seen.state(now, engine.tuning.answer_seconds, member.max_processing)
+    if shown == "alive" and member.id in state.silent:
+        shown = "silent"
+    return GroupMember(
+        member.id, member.host, member.pid, to_datetime(member.since), member.topics, seen.locked,
+        len(state.owned_by(member.id)), shown, max(0.0, now - seen.polled) if seen.locked else None,
+    )  # fmt: skip
+
+
+def _look(engine: Engine, group: GroupLog, state: GroupState) -> dict[str, Seen]:
+    """Return the heartbeat of each member, and whether its lock file is locked."""
+    directory = members_directory(engine, group.id)
+    return {member: look_at(engine.files, directory, member) for member in state.members}
 
 
 def _alive(engine: Engine, group: GroupLog, state: GroupState) -> set[str]:
-    directory = members_directory(engine, group.id)
-    return {member for member in state.members if is_alive(engine.files, directory, member)}
+    return {member for member, each in _look(engine, group, state).items() if each.locked}
 
 
 def _topics(engine: Engine, state: GroupState) -> list[TopicEntry]:
-    """The topics that a group reads or has read, by name."""
+    """Return the topics that a group reads or has read, by name."""
     by_id = engine.refresh().by_id
     entries = {entry.id: entry for entry in matching(engine, tuple(state.topics))} if state.topics else {}
-    # Asked for once each: another thread may take in a drop.
+    # Each is looked up once, because another thread may read the record of a drop in between.
     entries.update({topic: entry for topic, _ in state.cursors if (entry := by_id.get(topic)) is not None})
     return sorted(entries.values(), key=lambda entry: entry.name)
 
 
-# What an operator may change.
+# Changes by an operator.
 
 
 class Change(NamedTuple):
-    """What a reset does to one partition."""
+    """The reset of one partition: its cursor before and after."""
 
     topic: str
     partition: int
@@ -108,7 +121,7 @@ class Change(NamedTuple):
 def reset(
     engine: Engine, name: str, to: Start | None, *, shift: int | None, topics: Any, force: bool, dry_run: bool
 ) -> list[Change]:
-    """Move the cursors of a group; refused while members are at work, unless they are to be evicted."""
+    """Move the cursors of a group; refused while it has members, unless `force` evicts them."""
     if (to is None) == (shift is None):
         raise TypeError("Give either a place to go to, or shift= with a number of records.")
     group = existing_group(engine, name)
@@ -120,7 +133,7 @@ def reset(
         entries = [entry for entry in entries if any(match(each, entry.name) for each in wanted)]
         if not entries:
             raise ValueError(f"The group {name!r} reads no partition of {', '.join(wanted)}.")
-    look = _changes(engine, state, entries, None if to is None else parse_place(to, engine), shift)
+    look = _changes(engine, state, entries, None if to is None else parse_target(to, engine.files.now_us()), shift)
     changes = of_each(engine, entries, look, wanted)
     if dry_run:
         return [change for _, change in changes]
@@ -150,15 +163,15 @@ def reset(
 
 
 def _move(group: GroupLog, members: set[str], moves: list[tuple[int, int, int]], force: bool) -> None:
-    """Store new cursors, with every member gone whose reading would overwrite them."""
+    """Store new cursors, and evict every member, whose commits would overwrite them."""
 
     def check(current: GroupState) -> None:
         joined = set(current.members) - members
         if joined and force:
             raise Stale  # rule: reset under a member
         if joined:
-            told = f"A member joined the group {group.name!r} meanwhile."
-            raise GroupBusyError(told, group=group.name, members=tuple(joined))
+            message = f"A member joined the group {group.name!r} meanwhile."
+            raise GroupBusyError(message, group=group.name, members=tuple(joined))
 
     while True:
         try:
@@ -171,7 +184,7 @@ def _move(group: GroupLog, members: set[str], moves: list[tuple[int, int, int]],
 def _changes(
     engine: Engine, state: GroupState, entries: list[TopicEntry], point: StartPoint | None, shift: int | None
 ) -> Callable[[TopicEntry], list[tuple[TopicEntry, Change]]]:
-    """How to find what a reset changes in one topic."""
+    """Return a function that finds what a reset changes in one topic."""
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int)):
         raise TypeError(f"shift must be a number of records, not {type(shift).__name__}.")
     find = None if point is None else offsets_of(point, partitions_of(entries), "to")
@@ -199,7 +212,7 @@ def _settle(engine: Engine, partition: Partition) -> None:
 
 
 def evict(engine: Engine, name: str, member: str) -> None:
-    """Take a member's partitions away; whatever it commits from now on is refused."""
+    """Evict a member: its partitions are free for the others, and its commits are fenced."""
     group = existing_group(engine, name)
     state = group.view()
     if member not in state.members:
@@ -212,7 +225,7 @@ def evict(engine: Engine, name: str, member: str) -> None:
 
 
 def drop(engine: Engine, name: str, *, force: bool) -> None:
-    """Forget a group with its cursors; refused while members are at work, unless forced."""
+    """Drop a group with its cursors; refused while it has members, unless forced."""
     group = existing_group(engine, name)
     state = group.view()
     group.release()
@@ -227,27 +240,27 @@ def drop(engine: Engine, name: str, *, force: bool) -> None:
         raise group.dropped() from None
     directory = members_directory(engine, group.id)
     with Tolerating():
-        # The group is gone whatever becomes of its lock files; a member that joins at this moment meets the drop.
+        # The group is dropped also if its lock files remain; a member that joins in this moment finds it dropped.
         for lock in engine.files.list_directory(directory):
             with suppress(FileNotFoundError):
-                # Its member may be standing up in this moment.
+                # Its member may be leaving in this moment.
                 engine.files.remove_file(f"{directory}/{lock}")
         engine.files.remove_directory(directory)
 
 
 def by_topic(changes: Iterable[Change]) -> dict[str, dict[int, int]]:
-    """The new cursors of a reset, by topic and partition."""
+    """Return the new cursors of a reset, by topic and partition."""
     found: dict[str, dict[int, int]] = {}
     for change in changes:
         found.setdefault(change.topic, {})[change.partition] = change.new
     return found
 
 
-# What retention asks.
+# For retention.
 
 
 def reading_groups(engine: Engine, entry: TopicEntry) -> dict[str, list[int]]:
-    """Every group that reads a topic: for each partition its stored cursor, or the start where it has none yet."""
+    """Return the groups that read a topic: for each partition the stored cursor, or the start without one."""
     found: dict[str, list[int]] = {}
     for name in group_names(engine):
         group = find_group(engine, name)

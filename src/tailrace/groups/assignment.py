@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def assign(eligible: Mapping[Place, frozenset[str]], owners: Mapping[Place, str]) -> dict[Place, str]:
-    """The owner that each partition should have, of the members that may read it.
+    """Return the owner that each partition should have, of the members that may read it.
 
-    Every member computes the same from the same state, so nobody has to decide for the others. Partitions that the same
-    members may read are shared evenly among them, to within one. An owner keeps what it has, up to its share; who has
-    more already gets the larger share. What nobody keeps goes to those below their share. Without any member that may
-    read it, a partition is left out.
+    Every member computes the same from the same state, so none decides for the others. Partitions that the same
+    members may read are shared evenly among them, to within one. An owner keeps what it has, up to its share; the
+    member that has more already gets the larger share. The rest goes to those below their share. A
+    partition that no member may read is left out.
     """
     classes: dict[frozenset[str], list[Place]] = {}
     for place in sorted(eligible):
@@ -41,7 +41,7 @@ def _share(
         if owner in held:
             held[owner].append(place)
     least, extra = divmod(len(places), len(members))
-    # Whoever holds most keeps the larger share, so that nothing moves for the sake of the remainder.
+    # The members that hold most keep the larger share, so that nothing moves for the sake of the remainder.
     order = sorted(members, key=lambda member: (-len(held[member]), load.get(member, 0), member))
     quotas = {member: least + (rank < extra) for rank, member in enumerate(order)}
     for member in order:

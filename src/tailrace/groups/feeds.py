@@ -1,20 +1,22 @@
-"""Feeds: what a consumer reads of each partition that it owns, and how far it has got."""
+"""Feeds: the reading of each partition that a consumer owns, up to which offset, and which of them are paused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.disk.columns import FramePart
 from tailrace.errors import OffsetOutOfRangeError, TailraceError
+from tailrace.names import match
 from tailrace.read.span import Span
+from tailrace.read.visibility import visibility_of
 
 if TYPE_CHECKING:
-    from tailrace.disk.partition import Partition
+    from tailrace.disk import Partition
     from tailrace.engine.engine import Engine
     from tailrace.groups.state import Place
 
-# Beyond so many partitions a reader gives its descriptor back after every frame.
+# With more partitions than this a reader gives its descriptor back after every frame.
 FEEDS_OPEN_MAX = 64
 
 
@@ -27,20 +29,23 @@ class Feed:
         self, engine: Engine, topic: str, place: Place, partition: Partition, position: int | None, epoch: int
     ) -> None:
         self.place = place
-        # What is read here counts for as long as the partition is its owner's by this epoch, and by no later one.
+        # Cursors are stored only while the member owns the partition by this epoch, and by no later one.
         self.epoch = epoch
         start = partition.start
-        self.span = Span(topic, partition, engine.store.reader(partition), start if position is None else position, -1)
-        # Without a cursor the group reads from whatever is the earliest record.
+        begin = start if position is None else position
+        visibility = visibility_of(engine, topic, partition)
+        self.span = Span(topic, partition, engine.store.reader(partition), begin, -1, visibility)
+        # Without a cursor the group reads from the earliest record, whichever that is by then.
         self.span.from_earliest = position is None
-        # The offset behind the last record that was handed out, and the cursor that the group has stored.
+        # The offset after the last record that was delivered, and the cursor that the group has stored.
         self.handed = self.span.next
         self.stored = position
         # The offset at which it ends, -1 for never; the time at which it ends, None when it is an offset or never.
         self.stop = -1
         self.until: int | None = None
         self.paused = False
-        self.rest: FramePart | None = None
+        # Parts that were read and not delivered yet, the next one last.
+        self.rest: list[FramePart] = []
         self.stream: Iterator[FramePart] | None = None
 
     @property
@@ -52,7 +57,7 @@ class Feed:
         return self.span.partition
 
     def limit(self) -> int:
-        """Up to where it may read now."""
+        """Return the offset up to which it may read now."""
         end = self.span.partition.end
         if self.until is not None and self.span.next < end:
             found = self.span.reader.offset_at(self.until)
@@ -61,19 +66,28 @@ class Feed:
         return end if self.stop < 0 else min(end, self.stop)
 
     def is_full(self, now_us: int) -> bool:
-        """Whether it has nothing more to hand out, ever."""
+        """Return whether it has reached its stop."""
         if self.until is not None:
-            # Records of before the moment may come late, but nobody is promised to see them.
+            # Records with an earlier time may be appended later, but no reader is promised to see them.
             return now_us >= self.until and not (self.paused and self.handed < self.span.partition.end)
         return 0 <= self.stop <= self.handed
 
     def pull(self) -> FramePart | None:
-        """The next part, None when everything was read."""
+        """Return the next part, None when everything was read."""
         if self.handed < self.span.partition.start:
             self._begin_later()
-        part, self.rest = self.rest, None
-        if part is not None:
-            return part
+        visibility = self.span.visibility
+        while True:
+            part = self.rest.pop() if self.rest else self._read()
+            if part is None or visibility.marks is None:
+                return part
+            # Its records may have been deleted since they were read.
+            seen = visibility.again(part)
+            if seen:
+                self.rest += reversed(seen[1:])
+                return seen[0]
+
+    def _read(self) -> FramePart | None:
         while True:
             if self.stream is None:
                 limit = self.limit()
@@ -87,18 +101,18 @@ class Feed:
                 raise
             if part is not None:
                 return part
-            # Nothing is left up to the limit of then, though offsets may be missing at its end; there may be more now.
+            # Everything up to that limit was read, though its last offsets may be missing; there may be more now.
             self.stream = None
             self.handed = max(self.handed, self.span.next)
 
     def _begin_later(self) -> None:
-        """Records were removed unread: their bytes may still lie in a file, but they are nobody's any more."""
+        """Start after records that were removed unread, whose bytes may still be in a file."""
         span = self.span
         start = span.partition.start
-        self.stream = self.rest = None
+        self.stream, self.rest = None, []
         if span.begun or not span.from_earliest:
             raise OffsetOutOfRangeError(
-                f"{span.topic}[{span.partition.index}] begins at {start}, behind {self.handed}.",
+                f"{span.topic}[{span.partition.index}] begins at {start}, after {self.handed}.",
                 earliest=start,
                 latest=span.partition.end,
             )
@@ -106,19 +120,19 @@ class Feed:
 
     def seek(self, offset: int) -> None:
         """Go to an offset."""
-        self.stream = self.rest = None
+        self.stream, self.rest = None, []
         self.span.next = self.handed = offset
         self.span.from_earliest = False
 
     def back(self, offset: int) -> None:
-        """Go back to where it stood; whoever has read nothing yet begins at whatever is the earliest record again."""
+        """Go back to an earlier offset; a feed without a cursor may begin at the earliest record again."""
         self.seek(offset)
         if self.stored is None and offset == self.span.first:
             self.span.from_earliest, self.span.begun = True, False
 
     def close(self) -> None:
         """Give the descriptor back."""
-        self.stream = self.rest = None
+        self.stream, self.rest = None, []
         self.span.reader.close()
 
 
@@ -129,10 +143,12 @@ class Feeds:
         self.by_place: dict[Place, Feed] = {}
         self.by_name: dict[tuple[str, int], Feed] = {}
         self.order: list[Feed] = []
+        # Names and patterns of paused topics.
+        self.paused: set[str] = set()
+        self.all_paused = False
         # The feed that raised last.
         self.failed: Feed | None = None
-        # Where feeds stood before the last gathering, until whoever hands it out has done so and empties this: what an
-        # interrupt kept from the caller is given out again.
+        # The offsets of feeds before the last gathering, for take_back().
         self.fresh: Sequence[tuple[Feed, int]] = ()
 
     def __iter__(self) -> Iterator[Feed]:
@@ -143,6 +159,7 @@ class Feeds:
 
     def add(self, feed: Feed) -> None:
         """Begin to read a partition."""
+        feed.paused = self._is_paused(feed.topic)
         self.order.append(feed)
         self.by_place[feed.place] = feed
         self.by_name[feed.topic, feed.partition.index] = feed
@@ -150,10 +167,10 @@ class Feeds:
             each.span.closes_between_reads = len(self.order) > FEEDS_OPEN_MAX
 
     def remove(self, places: Iterable[Place]) -> None:
-        """Stop to read partitions."""
+        """Stop reading partitions."""
         going = set(places)
         gone = [feed for feed in self.order if feed.place in going]
-        # What is handed out goes by the order alone: whatever an interrupt cuts off, the next call makes good.
+        # Only `order` decides what is read; what an interrupt leaves undone of the rest, the next call does.
         self.order = [feed for feed in self.order if feed.place not in going]
         self.by_place = {feed.place: feed for feed in self.order}
         self.by_name = {(feed.topic, feed.partition.index): feed for feed in self.order}
@@ -161,11 +178,11 @@ class Feeds:
             feed.close()
 
     def clear(self) -> None:
-        """Stop to read all of them."""
+        """Stop reading all of them."""
         self.remove([feed.place for feed in self.order])
 
     def gather(self, max_records: int, max_bytes: int, *, whole: bool = False) -> list[FramePart]:
-        """Parts of so many records and bytes at most, of one partition after another; one record at least.
+        """Return parts of at most this many records and bytes, of one partition after another; at least one record.
 
         The next call begins with another partition, so that a busy one does not keep the others from being read. With
         `whole` no part is cut: the last one may hold more than asked for.
@@ -184,13 +201,14 @@ class Feeds:
                     part = self._pull(feed, bool(gathered))
                     if part is None:
                         break
-                    if not whole:
+                    end = part.stop
+                    if not whole or feed.span.visibility.marks is not None:
                         part = _cut(feed, part, room, left, not gathered)
                     columns, first, stop = part.columns, part.first, part.stop
                     if first < stop:
                         gathered.append(part)
                         feed.handed = columns.offset(stop - 1) + 1
-                    if feed.rest is not None:
+                    if stop < end:
                         # It was cut, so there is no room for more.
                         room = 0
                     room -= stop - first
@@ -198,7 +216,8 @@ class Feeds:
                 if room <= 0 or left <= 0:
                     break
         except BaseException:
-            # Nothing of it reaches the caller, so nothing of it counts as handed out; the next call begins behind it.
+            # Nothing of it reaches the caller, so nothing of it counts as delivered; the next call begins
+            # with another feed.
             self.take_back()
             self.order = self.order[turns:] + self.order[:turns]
             raise
@@ -206,10 +225,14 @@ class Feeds:
             self.order = self.order[turns:] + self.order[:turns]
         return gathered
 
+    def accept(self) -> None:
+        """Count the last gathering as delivered."""
+        self.fresh = ()
+
     def take_back(self) -> None:
         """Undo the last gathering, because it did not reach the caller."""
         for feed, handed in self.fresh:
-            # Also where nothing was handed out: a part may have been taken from its stream.
+            # Also where nothing was delivered: a part may have been taken from its stream.
             feed.back(handed)
         self.fresh = ()
 
@@ -219,23 +242,66 @@ class Feeds:
         except TailraceError:
             self.failed = feed
             if something:
-                # What was read before is handed out first; asked again, it says the same.
+                # The parts before it are delivered first; the next call meets the same error.
                 return None
             raise
 
-    def positions(self) -> dict[Place, int]:
-        """Behind the last record that each partition has handed out."""
+    def offsets(self) -> dict[Place, int]:
+        """Return the offset after the last record that each partition has delivered."""
         return {feed.place: feed.handed for feed in self.order}
+
+    def unstored(self, offsets: Mapping[Place, int]) -> dict[Place, int]:
+        """Return those offsets that are not stored as cursors yet."""
+        moves = {}
+        for place, offset in offsets.items():
+            feed = self.by_place.get(place)
+            if feed is not None and feed.stored != offset and feed.partition.alive:
+                # A group that has read nothing of a partition yet goes on beginning at the earliest record.
+                if feed.stored is None and feed.span.from_earliest and offset == feed.span.first:
+                    continue
+                moves[place] = offset
+        return moves
+
+    def note_stored(self, moves: Mapping[Place, int]) -> None:
+        """Note that cursors were stored."""
+        for place, offset in moves.items():
+            feed = self.by_place.get(place)
+            if feed is not None:
+                feed.stored = offset
+
+    def epochs(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the epochs by which the member owned partitions when they were read."""
+        return {place: self.by_place[place].epoch for place in places}
+
+    def pause(self, topics: tuple[str, ...] | None, paused: bool) -> None:
+        """Pause or resume topics, by name or pattern; None for all."""
+        if topics is None:
+            self.all_paused = paused
+            self.paused.clear()
+        elif paused:
+            self.paused.update(topics)
+        else:
+            if self.all_paused:
+                self.all_paused = False
+                self.paused = {feed.topic for feed in self.order}
+            self.paused = {
+                name for name in self.paused if not any(match(topic, name) for topic in topics) and name not in topics
+            }
+        for feed in self.order:
+            feed.paused = self._is_paused(feed.topic)
+
+    def _is_paused(self, topic: str) -> bool:
+        return self.all_paused or any(match(each, topic) for each in self.paused)
 
 
 def _cut(feed: Feed, part: FramePart, room: int, left: int, alone: bool) -> FramePart:
-    """As much of a part as there is room for, be it nothing; the rest stays with its feed."""
+    """Return as much of a part as there is room for, possibly nothing; the rest stays with its feed."""
     topic, partition, columns, first, end = part
     stop = min(end, first + room)
     if columns.size(first, stop) > left:
-        # A record that is larger than a whole batch comes alone.
+        # A record that is larger than a whole batch is returned alone.
         stop = max(columns.fitting(first, stop, left), first + alone)
     if stop == end:
         return part
-    feed.rest = FramePart(topic, partition, columns, stop, end)
+    feed.rest.append(FramePart(topic, partition, columns, stop, end))
     return FramePart(topic, partition, columns, first, stop)

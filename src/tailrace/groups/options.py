@@ -1,21 +1,22 @@
-"""Consumer options: topics, where to begin and end, when to commit; checked and worked out."""
+"""Consumer options: topics, start and stop, when to commit; checked, and resolved to offsets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
-from tailrace.arguments import StartPoint, parse_count, parse_duration, parse_start
-from tailrace.disk.failures import by_system
+from tailrace.arguments import StartPoint, format_duration, parse_count, parse_duration, parse_start
+from tailrace.disk import by_system
 from tailrace.errors import InvalidNameError, OffsetOutOfRangeError, TailraceError, TopicNotFoundError
 from tailrace.names import is_internal, is_pattern, validate_pattern, validate_topic_name
-from tailrace.read.span import dropped, matching, offset_at
+from tailrace.read.request import lookup, matching, resolve_point
+from tailrace.read.span import dropped
+from tailrace.read.visibility import visibility_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.partition import Partition
+    from tailrace.disk import Partition, TopicEntry
     from tailrace.engine.engine import Engine
     from tailrace.groups.state import Place
     from tailrace.types import Start
@@ -24,16 +25,20 @@ Commit = Literal["after", "before", "manual"]
 OnLost = Literal["error", "earliest", "latest"]
 Result = TypeVar("Result")
 
+# With less than this, members of a busy machine would lose partitions while they process records.
+MAX_PROCESSING_SECONDS_MIN = 1.0
+MAX_PROCESSING_DEFAULT = "5m"
+
 
 class CommitInterval(NamedTuple):
-    """When cursors are stored: after so many records, or after so many seconds."""
+    """When cursors are stored: after a number of records, or after a time in seconds."""
 
     records: int | None
     seconds: float
 
 
 class ConsumerOptions(NamedTuple):
-    """Everything a consumer was asked for, except its log and group."""
+    """The arguments of a consumer, except its log and group."""
 
     topics: tuple[str, ...]
     start: StartPoint
@@ -42,31 +47,34 @@ class ConsumerOptions(NamedTuple):
     every: CommitInterval
     on_lost: OnLost
     member: str | None
+    # Seconds without a poll after which the partitions are lost; None: no limit.
+    max_processing: float | None
 
 
-def parse_wants(
-    engine: Engine, topics: Any, start: Any, stop: Any, commit: Any, commit_every: Any, on_lost: Any, member: Any
-) -> ConsumerOptions:
-    """The arguments of Log.consumer, checked."""
-    now = engine.files.now_us()
+def parse_options(
+    now_us: int, topics: Any, start: Any, stop: Any, commit: Any, commit_every: Any, on_lost: Any, member: Any,
+    max_processing: Any,
+) -> ConsumerOptions:  # fmt: skip
+    """Return the arguments of Log.consumer, checked; times are relative to `now_us`."""
     if isinstance(stop, str) and stop == "now":
         stop = "latest"
-    wants = ConsumerOptions(
+    options = ConsumerOptions(
         parse_topics(topics),
-        parse_start(start, now_us=now),
-        None if stop is None else parse_start(stop, "stop", now_us=now),
+        parse_start(start, now_us=now_us),
+        None if stop is None else parse_start(stop, "stop", now_us=now_us),
         cast("Commit", parse_choice(commit, "commit", ("after", "before", "manual"))),
         parse_commit_interval(commit_every),
         cast("OnLost", parse_choice(on_lost, "on_lost", ("error", "earliest", "latest"))),
         None if member is None else _member_name(member),
+        parse_max_processing(max_processing),
     )
-    if wants.stop is not None and wants.stop.kind == "earliest":
+    if options.stop is not None and options.stop.kind == "earliest":
         raise ValueError('stop="earliest" would read nothing: write "now", an offset or a time.')
-    return wants
+    return options
 
 
 def parse_topics(topics: Any) -> tuple[str, ...]:
-    """Names and patterns, from one or several."""
+    """Return names and patterns as a tuple, from one or several."""
     many = [topics] if isinstance(topics, str) else topics
     if isinstance(many, (bytes, bytearray, Mapping)) or not isinstance(many, Iterable):
         raise TypeError(f"topics must be a name, a pattern or a list of them, not {type(topics).__name__}.")
@@ -85,7 +93,7 @@ def _topic(name: Any) -> str:
 
 
 def parse_commit_interval(every: int | timedelta | str) -> CommitInterval:
-    """When to commit: an int counts records, texts and timedeltas are time."""
+    """Return when to commit: an int counts records, texts and timedeltas are time."""
     example = 'write a count of records as an integer, or a time as "1s" or a timedelta'
     if isinstance(every, (bool, float)):
         raise TypeError(f"commit_every must not be a {type(every).__name__}: {example}.")
@@ -96,8 +104,19 @@ def parse_commit_interval(every: int | timedelta | str) -> CommitInterval:
     return CommitInterval(None, parse_duration(every, "commit_every"))
 
 
+def parse_max_processing(value: Any) -> float | None:
+    """Return the time that a member may go without a poll, in seconds; None for no limit."""
+    if value is None:
+        return None
+    seconds = parse_duration(value, "max_processing")
+    if seconds < MAX_PROCESSING_SECONDS_MIN:
+        shortest = format_duration(MAX_PROCESSING_SECONDS_MIN)
+        raise ValueError(f"max_processing={value!r} is too short: the minimum is {shortest}, and None is no limit.")
+    return seconds
+
+
 def parse_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
-    """One of several words."""
+    """Return the value, which must be one of several words."""
     if value not in choices:
         listed = " or ".join((", ".join(map(repr, choices[:-1])), repr(choices[-1])))
         raise ValueError(f"{what}={value!r} is not known: write {listed}.")
@@ -113,34 +132,34 @@ def _member_name(member: Any) -> str:
 
 
 class ReadRange(NamedTuple):
-    """Where partitions begin and end for one consumer, as far as that was decided when it was made."""
+    """The first and last offsets of one consumer, as far as they are known when it is made."""
 
     starts: dict[Place, int]
-    # None when it never ends; a partition that is not in it and came later is not read.
+    # None without a stop; a partition that was created later is not in it, and is not read.
     stops: dict[Place, int] | None
     until: int | None
 
 
-def work_out(engine: Engine, wants: ConsumerOptions, known: Container[Place]) -> ReadRange:
-    """Decide what "latest", "now" and offsets stand for, at the moment the consumer is made.
+def resolve_range(engine: Engine, options: ConsumerOptions, known: Container[Place]) -> ReadRange:
+    """Return the offsets that "latest", "now" and times stand for, as of the moment when the consumer is made.
 
-    Partitions that the group knows already begin where it says, whatever `start` is.
+    Partitions in `known` have a cursor in the group and start there, whatever `start` is.
     """
-    entries = matching(engine, wants.topics)
-    if wants.stop is not None:
-        for name in wants.topics:
-            # What is not there now cannot come before the end of a bounded read: most likely a slip.
+    entries = matching(engine, options.topics)
+    if options.stop is not None:
+        for name in options.topics:
+            # A topic that does not exist now is not read by a bounded reading: most likely its name is misspelt.
             if not is_pattern(name):
                 engine.entry(name)
         if not entries:
-            told = ", ".join(map(repr, wants.topics))
-            raise TopicNotFoundError(f"No topic matches {told}.", topic=wants.topics[0])
+            listed = ", ".join(map(repr, options.topics))
+            raise TopicNotFoundError(f"No topic matches {listed}.", topic=options.topics[0])
     starts: dict[Place, int] = {}
-    stop = wants.stop
-    # Without an end to the reading, a topic that was named and is not there is waited for.
-    named = wants.topics if stop is not None else ()
-    if wants.start.kind != "earliest":
-        starts = _places(engine, entries, wants.start, "start", known, named)
+    stop = options.stop
+    # An unbounded reading waits for a named topic that does not exist yet.
+    named = options.topics if stop is not None else ()
+    if options.start.kind != "earliest":
+        starts = _places(engine, entries, options.start, "start", known, named)
     if stop is None or stop.kind == "time":
         return ReadRange(starts, None, None if stop is None else stop.value)
     return ReadRange(starts, _places(engine, entries, stop, "stop", (), named), None)
@@ -173,7 +192,7 @@ def _places(
 
 
 def partitions_of(entries: Iterable[TopicEntry]) -> list[tuple[str, int]]:
-    """The partitions of topics, by name."""
+    """Return the partitions of topics, by name."""
     return [(entry.name, index) for entry in entries for index in range(len(entry.slots))]
 
 
@@ -183,9 +202,9 @@ def of_each(
     look: Callable[[TopicEntry], list[Result]],
     named: Container[str] = (),
 ) -> list[Result]:
-    """What a look at each topic gives, without topics that are dropped meanwhile: for one that was named, an error.
+    """Return the results of `look` for each topic, without topics dropped meanwhile; raise for one that was named.
 
-    A drop is in the catalog before anything else shows it, so what the catalog still has after the look was there.
+    The catalog shows a drop before anything else does, so a topic that is in it after the look existed during it.
     """
     found: list[Result] = []
     for entry in entries:
@@ -205,7 +224,7 @@ def of_each(
 def offsets_of(
     point: StartPoint, partitions: list[tuple[str, int]], what: str
 ) -> Callable[[str, int, Engine, Partition], int | None]:
-    """How to find the offset that a place stands for in a partition; None for one that it does not name."""
+    """Return a function that finds the offset of a point in a partition; None for a partition that it does not name."""
     topics = sorted({topic for topic, _ in partitions})
     if point.kind == "offset" and len(partitions) > 1:
         raise ValueError(
@@ -221,17 +240,12 @@ def offsets_of(
 
     def find(topic: str, index: int, engine: Engine, partition: Partition) -> int | None:
         start, end = partition.start, partition.end
-        if point.kind == "earliest":
-            return start
-        if point.kind == "latest":
-            return end
-        if point.kind == "time":
-            reader = engine.store.reader(partition)
-            try:
-                return min(max(offset_at(reader, point.value), start), end)
-            finally:
-                reader.close()
-        offset = point.offsets.get(index) if point.kind == "offsets" else point.value
+        reader = engine.store.reader(partition)
+        try:
+            look = lookup(reader, visibility_of(engine, topic, partition))
+            offset = resolve_point(point, index, start, end, look)
+        finally:
+            reader.close()
         if what != "stop" and offset is not None and not start <= offset <= end:
             raise OffsetOutOfRangeError(
                 f"{what}={offset} is not in {topic}[{index}], which holds {start} up to {end}.",
@@ -243,6 +257,6 @@ def offsets_of(
     return find
 
 
-def parse_place(to: Start, engine: Engine) -> StartPoint:
-    """Where to seek or reset to."""
-    return parse_start(to, "to", now_us=engine.files.now_us())
+def parse_target(to: Start, now_us: int) -> StartPoint:
+    """Return the point to seek or reset to."""
+    return parse_start(to, "to", now_us=now_us)

@@ -1,4 +1,4 @@
-"""Processing: records of one topic through a function into another, each exactly once whatever dies in between."""
+"""Processing: passes records of one topic through a function into another, exactly once in spite of crashes."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.arguments import parse_count, parse_time
 from tailrace.errors import ClosedError, LimitError, PartitionLostError, RecordTooLargeError, TailraceError
-from tailrace.groups.consumer import Consumer
 from tailrace.groups.options import parse_choice, parse_topics
 from tailrace.limits import KEY_BYTES_MAX
 from tailrace.names import match, validate_topic_name
 from tailrace.records import EMPTY_HEADERS, Headers, Record, encode_data, encode_headers
-from tailrace.topics import Topic
 from tailrace.write.intake import Rows, check_sizes
 
 if TYPE_CHECKING:
+    from tailrace.groups.consumer import Consumer
     from tailrace.log import Log
     from tailrace.read.batch import Batch
     from tailrace.types import Start
     from tailrace.write.transaction import Transaction
 
-# One transaction takes so many records, or so many bytes.
+# The records and bytes of one transaction.
 BATCH_RECORDS_DEFAULT = 8_192
 BATCH_BYTES_MAX = 4 << 20
+# A consumer beats this often within a batch.
+BEAT_SECONDS = 0.1
 
 ON_ERROR = ("raise", "skip", "dead-letter")
 DEAD_SUFFIX = ".dead"
-# The headers of a dead letter: where the record came from, and what was wrong.
+# The headers of a dead letter: the origin of the record, and the error.
 DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_REASON = (
     "dead-letter-topic", "dead-letter-partition", "dead-letter-offset", "dead-letter-reason",
 )  # fmt: skip
@@ -46,7 +47,7 @@ def process(
     batch: int,
     on_error: str,
 ) -> int:
-    """Run the loop; how many records of the source were processed."""
+    """Run the loop; return the number of records of the source that were processed."""
     if not callable(function):
         raise TypeError(f"function is called with each record, and {type(function).__name__} cannot be called.")
     target = validate_topic_name(into)
@@ -60,21 +61,21 @@ def process(
                     f"process() would read what it writes: the source {name!r} covers the target {written!r}."
                 )
     done = 0
-    with Consumer(log, source, group, stop=stop, commit="manual") as consumer:
+    with log.consumer(source, group, stop=stop, commit="manual") as consumer:
         while records := consumer.poll(count, max_bytes=BATCH_BYTES_MAX):
-            outcome = Outcome(target, dead, Topic(log, target, {}).shape(log.writing()).maximum)
-            outcome.take(records, function, on_error)
+            outcome = Outcome(target, dead, log.backend.topic(target, {}, False).value_bytes_max())
+            outcome.take(records, function, on_error, consumer)
             try:
                 outcome.commit(log, consumer, records)
             except LimitError:
-                # Too many partitions, or too much for one: in smaller steps, from where the consumer is back at.
+                # Too many partitions or bytes for one transaction: the consumer went back, and reads smaller batches.
                 if outcome.count == 1:
                     raise
                 count = outcome.count // 2
                 continue
             except (ClosedError, PartitionLostError):
-                # Another thread closes the log, and with it the consumer: the batch is absent, and comes again.
-                if consumer.is_closed() or log.is_closed():
+                # Another thread closes the log, and with it the consumer: the batch is not stored, and comes again.
+                if consumer.is_closed() or log.closed:
                     break
                 raise
             done += outcome.count
@@ -86,13 +87,13 @@ def process(
 
 
 class Outcome:
-    """What a function makes of a batch: its output, the records that it could not process, and where it ended."""
+    """The outcome of one batch: output, records that could not be processed, and the error that ended it."""
 
     def __init__(self, target: str, dead: str | None, maximum: int) -> None:
         self.target = target
         self.dead = dead
         self.maximum = maximum
-        # How many records it is about: all of the batch, or those before the one that ended it.
+        # The number of records that it covers: all of the batch, or those before the one that ended it.
         self.count = 0
         self.error: Exception | None = None
         self.made = Output()
@@ -101,15 +102,21 @@ class Outcome:
         self.skipped = 0
         self.first_skipped = ""
 
-    def take(self, batch: Batch, function: Callable[[Record], Any], on_error: str) -> None:
+    def take(self, batch: Batch, function: Callable[[Record], Any], on_error: str, consumer: Consumer) -> None:
         """Call the function with each record.
 
-        An exception is about its record, unless it is an error of the log: then no other record would fare better.
+        An exception concerns its record, unless it is an error of the log, which would meet the other records as well.
+        Between two records the consumer beats, so `max_processing` bounds one call of the function.
         """
         made, maximum = self.made, self.maximum
         values, add_value, add_key = made.values, made.values.append, made.keys.append
         add_header, add_time = made.headers.append, made.times.append
+        monotonic = consumer._monotonic
+        beat_at = monotonic() + BEAT_SECONDS
         for index, record in enumerate(batch):
+            if monotonic() >= beat_at:
+                consumer._beat()
+                beat_at = monotonic() + BEAT_SECONDS
             before = len(values)
             try:
                 each = function(record)
@@ -163,7 +170,7 @@ class Outcome:
 
 
 class Output:
-    """Records on their way out, as columns."""
+    """Records to be written, as columns."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -178,7 +185,7 @@ class Output:
         self.times.append(time_us)
 
     def add_letter(self, record: Record, reason: str) -> None:
-        """Add a record as it was read, with headers that say where it came from and what was wrong."""
+        """Add a record as it was read, with headers that name its origin and the error."""
         own = Headers([each for each in record.headers.multi_items() if each[0] not in _DEAD_HEADERS])
         where = {
             DEAD_TOPIC: record.topic,
@@ -186,7 +193,7 @@ class Output:
             DEAD_OFFSET: str(record.offset),
             DEAD_REASON: reason,
         }
-        # Each within the maximum, and both together a little above it, so that no record is too large to be kept.
+        # Each is within the maximum; together they may exceed it a little, so that no record is too large to be kept.
         headers = encode_headers(own) + encode_headers(where)
         self.add(record.value, record.key, headers, record.timestamp_us)
 
@@ -196,7 +203,7 @@ class Output:
             del column[count:]
 
     def write(self, tx: Transaction, topic: str) -> None:
-        """Add it to a transaction, when there is any."""
+        """Add the records to a transaction, if there are any."""
         if self.values:
             keys = self.keys if any(key is not None for key in self.keys) else None
             headers = self.headers if any(self.headers) else None
@@ -204,7 +211,7 @@ class Output:
 
 
 def _checked(each: Any, record: Record, maximum: int) -> tuple[bytes | None, bytes | None, bytes, int]:
-    """Value, key, headers and time of one output: a value keeps those of its record, a Record has its own."""
+    """Return value, key, headers and time of one output: a value keeps those of its record, a Record has its own."""
     value: bytes | None
     key: bytes | None
     if type(each) is Record:
@@ -234,17 +241,17 @@ def _where(record: Record) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """An exception in one text that can be stored, whatever its own says."""
+    """Return a text for an exception that can be stored, whatever the exception's own text is."""
     try:
         said = str(error)
-    except Exception:  # noqa: BLE001  # an exception of the user that cannot be told still has a type
+    except Exception:  # noqa: BLE001  # an exception of the user whose text fails still has a type
         said = ""
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return text.encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def _warn(group: str, outcome: Outcome) -> None:
-    """Say what was skipped, once it is stored that it was."""
+    """Log what was skipped, after that was stored."""
     import logging
 
     logging.getLogger("tailrace").warning(
