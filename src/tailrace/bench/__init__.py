@@ -1,1 +1,1 @@
-"""Measuring: Tailrace on a disk at hand, beside what the disk itself and SQLite do there, in rounds that take turns."""
+"""Benchmarks: Tailrace on a disk, beside bare system calls and SQLite on the same disk, in interleaved rounds."""

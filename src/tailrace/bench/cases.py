@@ -1,4 +1,4 @@
-"""A case: one thing that is measured of one system, and what is expected of it."""
+"""A case: one measurement of one system, and its goals."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Goal(NamedTuple):
     at_most: float | None = None
 
     def is_met(self, value: float) -> bool:
-        """Whether a figure keeps to the bound."""
+        """Return whether a figure meets the bound."""
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value < self.at_most)
 
     def text(self) -> str:
-        """The bound in words: `ratio >= 0.7`."""
+        """Return the bound as text: `ratio >= 0.7`."""
         if self.at_least is not None:
             return f"{self.figure} >= {self.at_least:,.10g}"
         return f"{self.figure} < {self.at_most:,.10g}"
@@ -36,8 +36,8 @@ class Goal(NamedTuple):
 class Case:
     """One line of the table.
 
-    `measure` does about so many seconds of work and gives the values of one round: a rate is one value, a duration is
-    as many as there were operations.
+    `measure` works for about the given number of seconds and returns the values of one round: one value for a rate, one
+    per operation for a duration.
     """
 
     work: str
@@ -50,19 +50,19 @@ class Case:
     name: str = ""
     against: str = ""
     goals: tuple[Goal, ...] = ()
-    # Whether a process of its own does the work, which is as cold in every round: there is nothing to warm up.
+    # Whether a process of its own does the work: it is cold in every round, so there is nothing to warm up.
     apart: bool = False
-    # What the ratio is against, for people.
+    # A description of what the ratio is against, for people.
     told: str = ""
-    # Whether it is the same in every round, so that one is enough.
+    # Whether the result is the same in every round, so that one is enough.
     once: bool = False
-    # Whether it is a system that others of the same work are compared with: a lead is against the best of these.
+    # Whether others of the same work are compared with this system: a lead is against the best of these.
     peer: bool = False
 
 
 @dataclass
 class Result:
-    """What the rounds of a case gave."""
+    """The values of all rounds of a case."""
 
     case: Case
     rounds: list[list[float]] = field(default_factory=list)
@@ -81,19 +81,19 @@ class Result:
 
     @property
     def p99(self) -> float:
-        """The 99th percentile over all rounds; of rates, which are few, there is none."""
+        """The 99th percentile over all rounds; meaningless for rates, which are few."""
         return percentile(self.values, 0.99)
 
     @property
     def has_spread(self) -> bool:
-        """Whether a percentile says anything: for durations, which are many."""
+        """Whether a percentile is meaningful: for durations, which are many."""
         return self.case.unit in (MICROSECONDS, MILLISECONDS)
 
     def of_round(self, number: int) -> float:
         return median(self.rounds[0 if self.case.once else number])
 
     def figure(self, name: str) -> float | None:
-        """A figure by the name that goals use."""
+        """Return a figure by the name that goals use."""
         if name == "ratio":
             return self.ratio
         if name == "lead":
@@ -101,12 +101,12 @@ class Result:
         return self.p99 if name == "p99" else self.median
 
     def verdicts(self) -> list[tuple[Goal, bool]]:
-        """Each goal, and whether it was met."""
+        """Return each goal, and whether it was met."""
         found = [(goal, self.figure(goal.figure)) for goal in self.case.goals]
         return [(goal, goal.is_met(value)) for goal, value in found if value is not None]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Children: other processes of a run, which end with it."""
+"""Child processes of a run, which end with it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ANSWER_SECONDS_MAX = 60.0
 
 
 class Child:
-    """A module in a process of its own, which says what it has to say in lines of JSON."""
+    """A module in a process of its own, which answers in lines of JSON."""
 
     def __init__(self, module: str, request: dict[str, Any], variables: dict[str, str] | None = None) -> None:
-        # It finds what this process finds, wherever that was started.
+        # The child imports from the same paths as this process.
         path = os.pathsep.join(filter(None, (*sys.path, os.getcwd())))
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # An interrupt from the terminal is for the parent, which then ends its children.
+            # An interrupt from the terminal goes to the parent only, which then ends its children.
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path, **(variables or {})},
         )
@@ -38,7 +38,7 @@ class Child:
         self.unread = b""
 
     def answer(self) -> Any:
-        """The next line; RuntimeError when the child ended or says nothing."""
+        """Return the next answer; raise RuntimeError if the child ended or did not answer in time."""
         deadline = monotonic() + ANSWER_SECONDS_MAX
         while b"\n" not in self.unread:
             ready, _, _ = select.select([self.output], [], [], max(0.0, deadline - monotonic()))
@@ -49,12 +49,12 @@ class Child:
         line, _, self.unread = self.unread.partition(b"\n")
         return json.loads(line)
 
-    def tell(self, data: bytes) -> None:
-        """Bytes for the child's stdin."""
+    def send(self, data: bytes) -> None:
+        """Write bytes to the child's stdin."""
         os.write(self.pipes[0].fileno(), data)
 
     def kill(self) -> None:
-        """Kill it as a failure would."""
+        """Kill the child, like a failure would."""
         os.kill(self.process.pid, signal.SIGKILL)
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class Child:
 
 @contextmanager
 def started(module: str, request: dict[str, Any], variables: dict[str, str] | None = None) -> Iterator[Child]:
-    """A child for the length of a block."""
+    """Run a child for the duration of the block."""
     child = Child(module, request, variables)
     try:
         yield child
@@ -75,20 +75,20 @@ def started(module: str, request: dict[str, Any], variables: dict[str, str] | No
         child.end()
 
 
-def request(*, told: bool = False) -> dict[str, Any]:
-    """In a child: what it was asked for. One that is told more reads stdin itself, and ends with it."""
-    if not told:
+def request(*, reads_stdin: bool = False) -> dict[str, Any]:
+    """Return the request, in a child. With `reads_stdin` the child reads it itself, and ends when it closes."""
+    if not reads_stdin:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     found: dict[str, Any] = json.loads(sys.argv[1])
     return found
 
 
 def _end_with_parent() -> None:
-    """Nothing ever comes through this pipe but its end, which comes with the parent's, however that is."""
+    """End the child when its stdin closes, which happens when the parent ends in any way."""
     os.read(0, 1)
     os._exit(0)
 
 
 def say(answer: Any) -> None:
-    """In a child: answer the parent."""
+    """Answer the parent, in a child."""
     os.write(1, json.dumps(answer).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The follower: a process that waits for values and says how old each was when it came."""
+"""The follower: a process that waits for values and reports the age of each at its receipt."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tailrace.bench.sqlite import SqliteLog
 
 
 def main() -> None:
-    """Say that it is ready, then the age of each value as it comes, until it is killed."""
-    # A pipe is the very thing that this reads, and its end is the end.
-    asked = request(told=True)
-    if asked["way"] == "pipe":
+    """Report readiness, then the age of each value on receipt, until killed."""
+    # In the pipe case stdin carries the values, and its end is the end of the run.
+    received = request(reads_stdin=True)
+    if received["way"] == "pipe":
         say("ready")
         while data := os.read(0, 1 << 16):
             say(age_ns(data))
         return
-    asked = request()
-    for data in _polled(asked) if asked["way"] == "sqlite" else _followed(asked):
+    received = request()
+    for data in _polled(received) if received["way"] == "sqlite" else _followed(received):
         say(age_ns(data[:STAMP_BYTES]))
 
 
-def _polled(asked: dict[str, Any]) -> Iterator[bytes]:
-    log = SqliteLog(Path(asked["path"]), asked["synchronous"])
+def _polled(received: dict[str, Any]) -> Iterator[bytes]:
+    log = SqliteLog(Path(received["path"]), received["synchronous"])
     offset = log.last()
     say("ready")
     while True:
@@ -41,10 +41,10 @@ def _polled(asked: dict[str, Any]) -> Iterator[bytes]:
             sleep(POLL_SECONDS)
 
 
-def _followed(asked: dict[str, Any]) -> Iterator[bytes]:
-    with tailrace.open(asked["path"]) as log:
-        topic = log.topic(asked["topic"])
-        # A scan begins when its first record is asked for, so that "latest" would be later than this.
+def _followed(received: dict[str, Any]) -> Iterator[bytes]:
+    with tailrace.open(received["path"]) as log:
+        topic = log.topic(received["topic"])
+        # A scan starts when its first record is requested, at which time "latest" may be past the first values.
         records = iter(topic.read(topic.offsets()[0].latest, follow=True))
         say("ready")
         for record in records:

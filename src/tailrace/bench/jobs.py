@@ -1,4 +1,4 @@
-"""Jobs: what one thread does over and over, said in plain values so that another process can be told."""
+"""Jobs: the work that one thread repeats, as plain values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.bench import system as own
 
 
 class Job(NamedTuple):
-    """Appending to a topic, or reading it from its beginning to its end."""
+    """Appending to a topic, or reading it from its start to its end."""
 
     way: str
     topic: str
@@ -27,7 +27,7 @@ READS: dict[str, Callable[[tailrace.Topic], int]] = {
 
 
 def job_of(log: tailrace.Log, job: Job) -> Callable[[int], object]:
-    """A function that does the job so many times."""
+    """Return a function that does the job a given number of times."""
     topic = log.topic(job.topic)
     if job.way == "write":
         values = values_of(job.value_bytes, job.batch)
@@ -44,5 +44,5 @@ def job_of(log: tailrace.Log, job: Job) -> Callable[[int], object]:
 
 
 def values_of(value_bytes: int, count: int) -> list[bytes]:
-    """Values of a size that differ as far as their size allows."""
+    """Return `count` values of a size, distinct as far as the size allows."""
     return [f"{number:020d}".encode()[-value_bytes:].ljust(value_bytes, b".") for number in range(count)]

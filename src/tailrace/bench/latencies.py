@@ -1,4 +1,4 @@
-"""Latencies: how long after an append another process has the record."""
+"""Latencies: the time from an append to the receipt in another process."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Any
 
 from tailrace.bench.children import Child
 
-# Between two values, so that the receiver is back in its wait; drawn at random from the length of a poll, so that
-# nothing falls into step.
+# Pause between two values, so that the receiver waits again; random over the length of a poll, so that the two do not
+# synchronize.
 PAUSE_SECONDS = (0.0001, 0.0011)
-# The first receipts of a fresh process are of cold code.
+# The first receipts of a new process run cold code.
 SKIPPED = 20
 COUNT_MIN = 30
-# Whoever has no way to wait for another process is asked this often.
+# Interval at which a system without a way to wait for another process is polled.
 POLL_SECONDS = 0.001
 STAMP_BYTES = 20
 
 
 def stamp(value_bytes: int) -> bytes:
-    """A value that says when it was made, by a clock that all processes of the machine share."""
+    """Return a value with the current time of a clock that all processes of the machine share."""
     return f"{monotonic_ns():020d}".encode().ljust(value_bytes, b".")
 
 
 def age_ns(data: bytes) -> int:
-    """How long ago a stamp was made."""
+    """Return how long ago a stamp was made, in nanoseconds."""
     return monotonic_ns() - int(data[:STAMP_BYTES])
 
 
 def receive(child: Child, put: Callable[[bytes], Any], seconds: float, value_bytes: int) -> list[float]:
-    """Microseconds from stamp to receipt: one value after another, each when the one before has arrived."""
+    """Return microseconds from stamp to receipt, of values sent one by one, each after the one before has arrived."""
     deadline = monotonic() + seconds
     latencies: list[float] = []
-    # It says first that it is ready.
+    # The first answer says that the child is ready.
     child.answer()
     while len(latencies) < SKIPPED + COUNT_MIN or monotonic() < deadline:
         sleep(random.uniform(*PAUSE_SECONDS))

@@ -1,4 +1,4 @@
-"""The machine of a run: what it is, and how busy others kept it meanwhile."""
+"""The machine of a run: its description, and how busy other processes kept it meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Watcher:
-    """Notes the time of processors from its making on, and whose it was."""
+    """Counter of processor time since its creation, by this run and by others."""
 
     def __init__(self) -> None:
         self.started = datetime.now(UTC)
@@ -21,7 +21,7 @@ class Watcher:
         self.own = _own_seconds()
 
     def facts(self, directory: Path) -> dict[str, Any]:
-        """What a reader has to know to judge the figures."""
+        """Return the facts by which a reader can judge the figures."""
         busy, total = _processor_seconds()
         passed = total - self.total
         others = max(0.0, (busy - self.busy) - (_own_seconds() - self.own))
@@ -36,7 +36,7 @@ class Watcher:
             "file_system": file_system(directory),
             "load_at_start": round(self.load, 2),
             "load_at_end": round(_load(), 2),
-            # Of all processors' time during the run; what runs beside a benchmark slows it down.
+            # A share of all processors' time during the run; other processes slow a benchmark down.
             "others_share": round(others / passed, 3) if passed else None,
             "real_time": _is_real_time(),
         }
@@ -47,7 +47,7 @@ def _load() -> float:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that a directory is on, as far as the system tells."""
+    """Return the type of the file system of a directory, if the system reports it."""
     best, kind = -1, "unknown"
     try:
         lines = Path("/proc/self/mounts").read_text("utf-8").splitlines()
@@ -61,7 +61,7 @@ def file_system(directory: Path) -> str:
 
 
 def _is_real_time() -> bool:
-    """Whether this run goes before everything else on the machine, as it does under `chrt`."""
+    """Return whether this run has real-time priority, as under `chrt`."""
     return hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
 
 
@@ -75,18 +75,18 @@ def _processor() -> str:
 
 
 def _processor_seconds() -> tuple[float, float]:
-    """How long all processors were busy since the start of the system, and how long they were there."""
+    """Return the busy seconds of all processors since boot, and their total seconds."""
     try:
         line = Path("/proc/stat").read_text("utf-8").splitlines()[0]
     except OSError:
         return 0.0, 0.0
     ticks = [int(each) for each in line.split()[1:9]]
     second = os.sysconf("SC_CLK_TCK")
-    # The fourth and fifth are the time without work, the fifth of it waiting for a disk.
+    # The fourth is idle time, the fifth is idle time waiting for a disk.
     return (sum(ticks) - ticks[3] - ticks[4]) / second, sum(ticks) / second
 
 
 def _own_seconds() -> float:
-    """This process and those children of it that have ended."""
+    """Return the processor seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""The member: a process that does its part of the work whenever it is told how much that is."""
+"""The member: a process that does its share of the work each time it receives a count."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import sys
 import tailrace
 from tailrace.bench.children import request, say
 from tailrace.bench.jobs import Job, job_of
-from tailrace.bench.workers import crew
+from tailrace.bench.workers import worker_threads
 
 
 def main() -> None:
-    """Say that it is ready; then do each count that comes, and say so, until nothing more comes."""
-    asked = request(told=True)
+    """Report readiness, then do each count received and report it, until the input ends."""
+    received = request(reads_stdin=True)
     with (
-        tailrace.open(asked["path"]) as log,
-        crew([job_of(log, Job(**asked["job"]))] * asked["threads"]) as tell,
+        tailrace.open(received["path"]) as log,
+        worker_threads([job_of(log, Job(**received["job"]))] * received["threads"]) as run,
     ):
         say("ready")
         for line in sys.stdin:
-            tell(int(line))
+            run(int(line))
             say("done")
 
 

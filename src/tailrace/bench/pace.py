@@ -1,4 +1,4 @@
-"""Pace: how many operations fit into a slice of time, learned from the slice before."""
+"""Pace: the number of operations that fit into a slice of time, learned from the slice before."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter
 
-# Into so many pieces a turn is cut.
+# Number of pieces into which a turn is cut.
 PIECES = 5
 
 
 class Pace:
-    """Begins with a few operations, then does as many as the time allows, within bounds."""
+    """Estimate that starts with a few operations, then uses as many as the time allows, within bounds."""
 
     def __init__(self, first: int, most: int) -> None:
         self.first = first
@@ -19,35 +19,35 @@ class Pace:
         self.per_second = 0.0
 
     def count(self, seconds: float) -> int:
-        """How many operations take about so long."""
+        """Return how many operations take about `seconds`."""
         if not self.per_second:
             return min(self.first, self.most)
         return max(1, min(self.most, int(self.per_second * seconds)))
 
     def learn(self, count: int, seconds: float) -> float:
-        """Note how long operations took; how many a second that is."""
+        """Record how long operations took, and return the rate per second."""
         self.per_second = count / seconds
         return self.per_second
 
 
 def timed(work: Callable[[], object]) -> float:
-    """How many seconds a call takes."""
+    """Return how many seconds a call takes."""
     start = perf_counter()
     work()
     return perf_counter() - start
 
 
-# Gives, for the length of a block, a function that does so many operations: what comes before and after is not timed.
+# Yields a function that does a given number of operations; setup and cleanup of the block are not timed.
 Work = Callable[[], AbstractContextManager[Callable[[int], object]]]
 
 
 def rated(
     work: Work, records: int = 1, most: int = 1_000_000, first: int = 2, step: int = 1, pieces: int = PIECES
 ) -> Callable[[float], list[float]]:
-    """A measurement of how many records a second pass through operations of so many records each.
+    """Return a measurement of the rate of records through operations of `records` each.
 
-    The count of operations is a multiple of the step, which is how many share them. It is done in pieces, each with a
-    rate of its own: what others do to the machine in a moment spoils one of them and not the median.
+    The count of operations is a multiple of `step`, the number of workers that share them. It is done in pieces, each
+    with a rate of its own: a short disturbance by other processes spoils one of them and not the median.
     """
     pace = Pace(max(first, step), max(most, step))
 
@@ -55,7 +55,7 @@ def rated(
         count = max(step, pace.count(seconds) // pieces // step * step)
         number = pieces if pace.per_second else 1
         with work() as do:
-            # The first operation makes files and fills caches.
+            # The first operation creates files and fills caches.
             do(1)
             took = [timed(lambda: do(count)) for _ in range(number)]
         pace.learn(count * number, sum(took))
@@ -65,7 +65,7 @@ def rated(
 
 
 def lasting(work: Work, most: int = 100_000, first: int = 2) -> Callable[[float], list[float]]:
-    """A measurement of how many microseconds each operation takes."""
+    """Return a measurement of the microseconds that each operation takes."""
     pace = Pace(first, most)
 
     def measure(seconds: float) -> list[float]:

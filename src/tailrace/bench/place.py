@@ -1,4 +1,4 @@
-"""The place of a measurement: a directory of its own on the disk in question, gone when it is over."""
+"""The directory of a measurement: a temporary one on the disk in question, removed at the end."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ PREFIX = "tailrace-bench-"
 
 
 def log_around(path: Path) -> Path | None:
-    """The log that a directory is, or lies in; None when it is neither."""
+    """Return the log that a directory is, or is inside of; None if it is neither."""
     whole = path.resolve()
     return next((each for each in (whole, *whole.parents) if (each / IDENTITY_NAME).is_file()), None)
 
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """A new directory in another one; it and everything in it is removed, however the block ends."""
+    """Create a directory in `parent` for the block; it is removed with its contents however the block ends."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     try:
         yield directory
     finally:
-        with _unheard(signal.SIGINT), _unheard(signal.SIGTERM), _unheard(signal.SIGHUP):
+        with _ignoring(signal.SIGINT), _ignoring(signal.SIGTERM), _ignoring(signal.SIGHUP):
             shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
-def _unheard(number: signal.Signals) -> Iterator[None]:
-    """Inside, a signal does nothing: a second Ctrl-C must not leave behind what the first one has removed."""
+def _ignoring(number: signal.Signals) -> Iterator[None]:
+    """Ignore a signal in the block: a second Ctrl-C must not interrupt the removal that the first one started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

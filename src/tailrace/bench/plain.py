@@ -1,4 +1,4 @@
-"""Plain files and plain memory: the limits that no log can pass, each doing nothing but moving the same bytes."""
+"""Plain files and memory: the limits of any log, each only moving the same bytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PAGE_CACHE = "write"
 ON_DISK = "on disk"
 SURVIVES_KILL = "page cache: survives kill, not power cut"
 MEMORY = "memory: survives nothing"
-# A buffer that is copied into is as large as this, so that the copies do not all stay in the processor's cache.
+# Size of the target buffer, so that the copies do not all stay in the processor's cache.
 MEMORY_BYTES = 64 << 20
 
 
 def _syncing() -> Callable[[int], object]:
-    """What brings the bytes of a file to the medium: on macOS neither fsync nor fdatasync does."""
+    """Return the call that brings the bytes of a file to the medium: on macOS neither fsync nor fdatasync does."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -31,7 +31,7 @@ sync_file = _syncing()
 
 @contextmanager
 def appended(path: Path, data: bytes, *, synced: bool) -> Iterator[Callable[[int], None]]:
-    """A file that grows by the same bytes again and again, and is gone in the end."""
+    """Yield a function that appends the same bytes to a file repeatedly; the file is removed afterwards."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
 
     def write(count: int) -> None:
@@ -52,7 +52,7 @@ def appended(path: Path, data: bytes, *, synced: bool) -> Iterator[Callable[[int
 
 @contextmanager
 def copied(data: bytes) -> Iterator[Callable[[int], None]]:
-    """The same bytes copied into memory, one copy behind the other."""
+    """Yield a function that copies the same bytes into memory, one copy after the other."""
     size = len(data)
     target = memoryview(bytearray(max(MEMORY_BYTES, size)))
     last = len(target) - size
@@ -70,7 +70,7 @@ def copied(data: bytes) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def file_read(path: Path, chunk_bytes: int) -> Iterator[Callable[[int], int]]:
-    """A file read from its beginning to its end, so many times, and nothing of it looked at."""
+    """Yield a function that reads a file from its start to its end a given number of times, and ignores the bytes."""
     file = os.open(path, os.O_RDONLY)
 
     def read(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Reading: a topic from its beginning to its end, beside the bare file and SQLite."""
+"""Reading: a topic from its start to its end, beside the bare file and SQLite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.bench.sharing import shared
 from tailrace.bench.sqlite import SqliteLog
 
 TOPIC = "read"
-# Enough that opening it weighs little, and little enough that it stays in memory.
+# Enough that the cost of opening is small, and little enough to stay in memory.
 BYTES_MAX, RECORDS_MAX = 64 << 20, 500_000
 SECONDS_FULL = 5.0
 CHUNK_BYTES = 256 << 10
@@ -40,7 +40,7 @@ def cases(
     threads: int,
     processes: int,
 ) -> list[Case]:
-    """Everything that is read was written just before and is in memory; as much as goes with so many seconds."""
+    """Return the cases; the data, in proportion to `seconds`, was written just before and is in memory."""
     values = values_of(value_bytes, batch)
     share = min(1.0, seconds / SECONDS_FULL)
     times = max(1, int(share * min(BYTES_MAX // (batch * value_bytes), RECORDS_MAX // batch)))

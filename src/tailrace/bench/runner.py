@@ -1,4 +1,4 @@
-"""Rounds: every case in turn, again and again, so that whatever disturbs the machine disturbs all of them."""
+"""Rounds: all cases take turns in each round, so that a disturbance of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import monotonic
 
 from tailrace.bench.cases import Case, Result
 
-# The first round warms up files and code and finds out how much each case gets done; it is thrown away.
+# The first round warms up files and code and estimates the pace of each case; its values are discarded.
 WARM_UP_SHARE = 0.25
 
 
@@ -21,26 +21,26 @@ def run(
     limit: float = inf,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
-    """Measure all cases for so many seconds in all, and relate them to each other round by round.
+    """Measure all cases for `seconds` in all, and relate them to each other round by round.
 
-    No round is begun that would not end within the limit, which counts all seconds that pass; the first one always is.
+    No round is started that would not end within `limit`, in elapsed seconds; the first one always is.
     """
     begun = monotonic()
     slice_seconds = seconds / max(1, rounds * len(cases))
     results = [Result(case) for case in cases]
-    # Modules and what was set up are not looked at again by the collections between two cases, which are then quick.
+    # Frozen objects are not scanned by the collections between two cases, which are then quick.
     gc.collect()
     gc.freeze()
     for number in range(-1, rounds):
         if number > 0 and (monotonic() - begun) / number * (number + 1) > limit:
             break
-        told = "warm-up" if number < 0 else f"round {number + 1} of {rounds}"
-        # Every second round goes backwards, so that no case always comes after the same one.
+        label = "warm-up" if number < 0 else f"round {number + 1} of {rounds}"
+        # Every second round runs in reverse, so that no case always follows the same one.
         for result in results if number % 2 else results[::-1]:
             case = result.case
             if (number < 0 and (case.apart or case.once)) or (case.once and result.rounds):
                 continue
-            progress(f"{told}: {case.work}, {case.system}, {case.how}")
+            progress(f"{label}: {case.work}, {case.system}, {case.how}")
             gc.collect()
             values = case.measure(slice_seconds * (WARM_UP_SHARE if number < 0 else 1))
             if number >= 0:
@@ -51,7 +51,7 @@ def run(
 
 
 def relate(results: Sequence[Result]) -> None:
-    """The ratio of each case to the one that it is against, and its lead over the best peer of the same work."""
+    """Set the ratio of each case to the one that it is against, and its lead over the best peer of the same work."""
     named = {result.case.name: result for result in results if result.case.name}
     for result in results:
         other = named.get(result.case.against)
@@ -63,6 +63,6 @@ def relate(results: Sequence[Result]) -> None:
 
 
 def _ratio(result: Result, other: Result) -> float:
-    """The median of the ratios within the rounds."""
+    """Return the median of the ratios within the rounds."""
     rounds = range(min(len(result.rounds), len(other.rounds)))
     return median([result.of_round(number) / other.of_round(number) for number in rounds])

@@ -1,4 +1,4 @@
-"""Sharing: the same work done by several threads of several processes, each with its part of a count."""
+"""Sharing: the same work done by several threads of several processes, each with its share of a count."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import tailrace
 from tailrace.bench.children import started
 from tailrace.bench.jobs import Job, job_of
-from tailrace.bench.workers import crew
+from tailrace.bench.workers import worker_threads
 
 MEMBER = "tailrace.bench.member"
 
 
 @contextmanager
 def shared(log: tailrace.Log, job: Job, threads: int, processes: int) -> Iterator[Callable[[int], object]]:
-    """A function that has a count of operations done by all of them; one process alone is this one."""
+    """Yield a function that divides a count of operations among the workers; a single process is this one."""
     if processes == 1:
-        with crew([job_of(log, job)] * threads) as tell:
-            yield tell
+        with worker_threads([job_of(log, job)] * threads) as run:
+            yield run
         return
     spec: dict[str, Any] = {"path": log.location, "threads": threads, "job": job._asdict()}
     with ExitStack() as stack:
@@ -27,11 +27,11 @@ def shared(log: tailrace.Log, job: Job, threads: int, processes: int) -> Iterato
         for child in children:
             child.answer()
 
-        def tell_all(count: int) -> None:
+        def run_all(count: int) -> None:
             share = max(1, count // processes)
             for child in children:
-                child.tell(b"%d\n" % share)
+                child.send(b"%d\n" % share)
             for child in children:
                 child.answer()
 
-        yield tell_all
+        yield run_all

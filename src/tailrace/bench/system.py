@@ -1,4 +1,4 @@
-"""The system under test: Tailrace by its public interface, with topics made for a measurement."""
+"""The system under test: Tailrace through its public interface, with topics created for a measurement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import tailrace
-from tailrace.bench.workers import crew
+from tailrace.bench.workers import worker_threads
 from tailrace.types import Durable
 
 ON_DISK = "on disk"
@@ -18,7 +18,7 @@ _names = count()
 
 
 def level(durable: Durable) -> str:
-    """What a level of Tailrace means after a power cut."""
+    """Return what a durability level of Tailrace means after a power cut."""
     if durable is True:
         return ON_DISK
     return SURVIVES_KILL if durable is False else f"page cache, on disk within {durable}"
@@ -26,7 +26,7 @@ def level(durable: Durable) -> str:
 
 @contextmanager
 def fresh_topic(log: tailrace.Log, partitions: int = 1) -> Iterator[tailrace.Topic]:
-    """A new topic, dropped in the end together with what was not yet written back of it."""
+    """Create a topic for the block, and drop it afterwards, together with its pages that were not written back yet."""
     topic = log.topic(f"bench.{next(_names)}", partitions=partitions)
     try:
         yield topic
@@ -35,7 +35,7 @@ def fresh_topic(log: tailrace.Log, partitions: int = 1) -> Iterator[tailrace.Top
 
 
 def append_to(topic: tailrace.Topic, value: bytes, durable: Durable) -> Callable[[int], None]:
-    """A function that appends one value so many times."""
+    """Return a function that appends one value a given number of times."""
     append = topic.append
 
     def do(count: int) -> None:
@@ -46,7 +46,7 @@ def append_to(topic: tailrace.Topic, value: bytes, durable: Durable) -> Callable
 
 
 def extend_to(topic: tailrace.Topic, values: Any, durable: Durable) -> Callable[[int], None]:
-    """A function that appends many values, a list or Arrow data, so many times."""
+    """Return a function that appends many values, a list or Arrow data, a given number of times."""
     extend = topic.extend
 
     def do(count: int) -> None:
@@ -58,21 +58,21 @@ def extend_to(topic: tailrace.Topic, values: Any, durable: Durable) -> Callable[
 
 @contextmanager
 def appended(log: tailrace.Log, value: bytes, durable: Durable, threads: int = 1) -> Iterator[Callable[[int], object]]:
-    """Single appends by threads to one partition of a fresh topic."""
-    with fresh_topic(log) as topic, crew([append_to(topic, value, durable)] * threads) as tell:
-        yield tell
+    """Yield a function for single appends by threads to one partition of a new topic."""
+    with fresh_topic(log) as topic, worker_threads([append_to(topic, value, durable)] * threads) as run:
+        yield run
 
 
 @contextmanager
 def extended(log: tailrace.Log, values: Any, durable: Durable, threads: int = 1) -> Iterator[Callable[[int], object]]:
-    """Appends of many values at once by threads to one partition of a fresh topic."""
-    with fresh_topic(log) as topic, crew([extend_to(topic, values, durable)] * threads) as tell:
-        yield tell
+    """Yield a function for appends of many values at once by threads to one partition of a new topic."""
+    with fresh_topic(log) as topic, worker_threads([extend_to(topic, values, durable)] * threads) as run:
+        yield run
 
 
 @contextmanager
 def produced(log: tailrace.Log, value: bytes) -> Iterator[Callable[[int], None]]:
-    """A producer that is given so many values, until every one of them is as durable as the log."""
+    """Yield a function that gives values to a producer and waits until all of them are as durable as the log."""
     with fresh_topic(log) as topic, topic.producer() as producer:
 
         def do(count: int) -> None:
@@ -85,7 +85,7 @@ def produced(log: tailrace.Log, value: bytes) -> Iterator[Callable[[int], None]]
 
 
 def filled(log: tailrace.Log, name: str, values: Sequence[bytes], times: int, partitions: int = 1) -> tailrace.Topic:
-    """A topic with these values so many times over, each time one frame or more, all of them on disk."""
+    """Create a topic with these values `times` times, each time in one frame or more, and sync it."""
     topic = log.topic(name, partitions=partitions)
     for index in range(times):
         topic.extend(values, partition=index % partitions, durable=False)

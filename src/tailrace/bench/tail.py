@@ -20,11 +20,11 @@ PIPE = "a pipe"
 
 
 def pipe_case(work: str, value_bytes: int) -> Case:
-    """The limit: bytes through a pipe wake another process, and that is all."""
+    """Return the case of the limit: bytes through a pipe that wake another process."""
 
     def measure(seconds: float) -> list[float]:
         with started(FOLLOWER, {"way": "pipe"}) as child:
-            return receive(child, child.tell, seconds, value_bytes)
+            return receive(child, child.send, seconds, value_bytes)
 
     return Case(
         work, "pipe", "write to read in another process", "memory: survives nothing", MICROSECONDS, measure,
@@ -35,7 +35,7 @@ def pipe_case(work: str, value_bytes: int) -> Case:
 def follow_case(
     work: str, log: tailrace.Log, durable: Durable, value_bytes: int, how: str = "", goals: tuple[Goal, ...] = ()
 ) -> Case:
-    """Tailrace: append() here, read(follow=True) there."""
+    """Return the case of Tailrace: append() here, read(follow=True) in another process."""
     topic = log.topic(TOPIC, partitions=1)
     spec = {"way": "follow", "path": log.location, "topic": TOPIC}
     level = "on disk before it is visible" if durable is True else own.level(durable)
@@ -50,7 +50,7 @@ def follow_case(
 
 
 def sqlite_case(work: str, directory: Path, synchronous: str, value_bytes: int) -> Case:
-    """SQLite, which has no way to wait for another process."""
+    """Return the case of SQLite, which cannot wait for another process and is polled."""
     path = directory / f"follow-{synchronous}.db"
     spec = {"way": "sqlite", "path": str(path), "synchronous": synchronous}
 

@@ -1,4 +1,4 @@
-"""Worker threads: they stand ready, and do their share of a count when they are told to."""
+"""Worker threads: they wait for a count, and each does its share of it."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ WAIT_SECONDS_MAX = 300.0
 
 
 @contextmanager
-def crew(members: Sequence[Callable[[int], object]]) -> Iterator[Callable[[int], object]]:
-    """One thread for each function; telling the crew a count shares it among them and waits for all."""
-    if len(members) == 1:
-        yield members[0]
+def worker_threads(jobs: Sequence[Callable[[int], object]]) -> Iterator[Callable[[int], object]]:
+    """Start one thread per function; the yielded function divides a count among them and waits for all."""
+    if len(jobs) == 1:
+        yield jobs[0]
         return
-    begin, end = threading.Barrier(len(members) + 1), threading.Barrier(len(members) + 1)
+    begin, end = threading.Barrier(len(jobs) + 1), threading.Barrier(len(jobs) + 1)
     share = [0]
     errors: list[BaseException] = []
 
-    def stand(member: Callable[[int], object]) -> None:
+    def work(job: Callable[[int], object]) -> None:
         try:
             while True:
                 begin.wait()
                 if share[0] == 0:
                     return
                 try:
-                    member(share[0])
-                except BaseException as error:  # noqa: BLE001 (told to whoever gave the count)
+                    job(share[0])
+                except BaseException as error:  # noqa: BLE001 (raised in the caller that gave the count)
                     errors.append(error)
                 end.wait()
         except threading.BrokenBarrierError:
-            # Whoever gave the count was interrupted.
+            # The caller that gave the count was interrupted.
             return
 
-    threads = [threading.Thread(target=stand, args=(member,), daemon=True) for member in members]
+    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
 
-    def tell(count: int) -> None:
-        share[0] = max(1, count // len(members))
+    def run(count: int) -> None:
+        share[0] = max(1, count // len(jobs))
         begin.wait()
         end.wait(WAIT_SECONDS_MAX)
         if errors:
             raise errors[0]
 
     try:
-        yield tell
+        yield run
     except BaseException:
         begin.abort()
         end.abort()

@@ -16,7 +16,7 @@ from tailrace.bench.pace import PIECES, Work, rated
 from tailrace.bench.sharing import shared
 from tailrace.bench.sqlite import LEVELS, SqliteLog
 
-# What is written in one turn without waiting for the disk.
+# Maximum written in one turn without waiting for the disk.
 TURN_BYTES_MAX = 64 << 20
 
 
@@ -30,16 +30,16 @@ def cases(
     threads: int,
     processes: int,
 ) -> list[Case]:
-    """The limits, Tailrace as it was asked for, and SQLite by one thread."""
+    """Return the cases: the limits, Tailrace with the given options, and SQLite by one thread."""
     values = values_of(value_bytes, batch)
     data = b"".join(values)
     most = max(1, min(500_000, TURN_BYTES_MAX // (len(data) + 100)))
     work = f"write of {value_bytes} B, {'one by one' if batch == 1 else f'{batch:,} at a time'}"
     members = threads * processes
 
-    def limit(how: str, level: str, name: str, against: str, told: Work) -> Case:
+    def limit(how: str, level: str, name: str, against: str, doing: Work) -> Case:
         system = "memory" if how == "memcpy" else "plain file"
-        return Case(work, system, how, level, RATE, rated(told, batch, most), name=name, against=against, told="write")
+        return Case(work, system, how, level, RATE, rated(doing, batch, most), name=name, against=against, told="write")
 
     def plain_work(*, synced: bool) -> Work:
         return partial(plain.appended, directory / "plain", data, synced=synced)
@@ -63,8 +63,8 @@ def cases(
 
 @contextmanager
 def _own(log: tailrace.Log, job: Job, threads: int, processes: int) -> Iterator[Callable[[int], object]]:
-    with own.fresh_topic(log) as topic, shared(log, job._replace(topic=topic.name), threads, processes) as tell:
-        yield tell
+    with own.fresh_topic(log) as topic, shared(log, job._replace(topic=topic.name), threads, processes) as run:
+        yield run
 
 
 def _sqlite_case(work: str, directory: Path, synchronous: str, values: list[bytes], most: int) -> Case:

@@ -1,4 +1,4 @@
-"""Plans: a read cut into parts that are plain values, each to be read from one file alone."""
+"""Plans: a read split into parts that are plain values; each is read from one file, without the log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from os import major
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arguments import parse_count, parse_size, parse_start
+from tailrace.disk import Files, by_system, lost_error, storage_error
 from tailrace.disk.codec import CodecError
-from tailrace.disk.columns import FramePart, columns
-from tailrace.disk.context import storage_error
-from tailrace.disk.failures import by_system
-from tailrace.disk.files import Files
+from tailrace.disk.columns import columns
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
-from tailrace.disk.reader import lost_error
+from tailrace.disk.marks import NO_MARKS
 from tailrace.disk.segment import (
+    BASE_UNKNOWN,
     HEADER_BYTES,
     INDEX_STRETCH_BYTES,
     Index,
@@ -37,13 +36,13 @@ from tailrace.read.arrow import reader as arrow_reader
 from tailrace.read.batch import Batch
 from tailrace.read.iteration import BATCH_BYTES_MAX
 from tailrace.read.merge import RUN_RECORDS_MIN, joined
-from tailrace.read.scan import parse_partitions
-from tailrace.read.span import Request, matching, resolve
+from tailrace.read.request import Request, matching, open_spans, parse_partitions
+from tailrace.read.visibility import Visibility, visible_parts
 
 if TYPE_CHECKING:
-    from tailrace.disk.reader import SegmentInfo
-    from tailrace.disk.segment import Read
-    from tailrace.disk.store import Store
+    from tailrace.disk import SegmentInfo, Store
+    from tailrace.disk.columns import FramePart
+    from tailrace.disk.segment import Read, SegmentHeader
     from tailrace.engine.engine import Engine
     from tailrace.log import Log
     from tailrace.read.span import Span
@@ -51,36 +50,36 @@ if TYPE_CHECKING:
 
 READ_BYTES_DEFAULT = 64 << 20
 READ_AHEAD_BYTES = 4 << 20
-# A part at least so long is not copied at all, which is a third of the time that it takes to read and send it.
+# A part of at least this size is mapped instead of copied; the copy is a third of the time to read and send it.
 MAPPED_BYTES_MIN = 1 << 20
 
 
 class TopicBounds(NamedTuple):
-    """Where the partitions of one topic begin, and up to where they are safe on disk, each by partition."""
+    """For each partition of a topic its first offset, and the offset up to which it is safe on disk."""
 
-    # No other topic ever has it, not even a later one of the same name.
+    # Never reused, not even by a later topic of the same name.
     id: int
     earliest: list[int]
     durable: list[int]
 
 
 class Survey:
-    """Where some topics stand, asked again and again: names are looked at only when topics came, went or changed."""
+    """Repeated reading of the bounds of some topics; names are matched again only when the catalog has changed."""
 
     def __init__(self, log: Log, wanted: Callable[[str], bool]) -> None:
         self._log = log
         self._wanted = wanted
         self._seen: tuple[Store, int] | None = None
-        # Name, id and the words of each partition in the tails.
+        # For each topic its name, its id and the index of each partition's words in the tails.
         self._topics: list[tuple[str, int, list[int]]] = []
 
     @property
     def frozen(self) -> bool:
-        """Whether the log shows what it held when it was opened, because nobody recovered it since: open it anew."""
+        """Whether the log was opened before it was recovered, so that it shows its contents of then: open it again."""
         return self._log.engine.frozen
 
     def look(self) -> dict[str, TopicBounds]:
-        """The wanted topics by name, internal ones never; a few loads from memory for each partition."""
+        """Return the bounds of the wanted topics by name, never internal ones; costs a few loads from memory."""
         engine = self._log.engine
         while True:
             seen = (engine.store, engine.refresh().offset)
@@ -89,15 +88,15 @@ class Survey:
                     self._topics = self._find(engine)
                     self._seen = seen
             except TopicNotFoundError:
-                # Dropped by another thread since the names were read.
+                # Another thread dropped a topic after the names were read.
                 continue
             words = seen[0].tails.words
-            # In this order, so that no trim or append in between makes them look out of order.
+            # START is loaded before SAFE, so that a trim or an append in between cannot make START exceed SAFE.
             found = {
                 name: TopicBounds(topic_id, [words[at + START] for at in places], [words[at + SAFE] for at in places])
                 for name, topic_id, places in self._topics
             }
-            # The words of a topic that was dropped meanwhile may be another's by now.
+            # The slots of a topic that was dropped meanwhile may belong to another topic by now.
             if engine.refresh().offset == seen[1]:
                 return found
 
@@ -115,24 +114,30 @@ class ReadPart(NamedTuple):
     topic: str
     partition: int
     path: str
-    # What the segment's header must say, so that another file of the same name is not taken for it.
+    # The salt that the segment's header must have, so that another file of the same name is not taken for it.
     salt: int
     # The offset of the segment's first record.
     base: int
-    # Where the first frame lies, the offset of its first record, and the chain that it must carry.
+    # The position of the first frame, the offset of its first record, and the chain value that it must carry.
     position: int
     offset: int
     chain: int
-    # Where the frames end, and the chain that the next one would carry; None when that is not known.
+    # Where the frames end, and the chain value that the next frame would carry; None if that is not known.
     stop_position: int
     stop_chain: int | None
-    # The offsets that are wanted of these frames.
+    # The requested offsets within these frames.
     first: int
     stop: int
+    # When the plan was made: every task shows what had not expired then, whatever its own clock says.
+    moment: int
+    # The salt of the first version of the segment: a later version has its records under the same offsets.
+    origin: int = 0
+    # The deleted offsets among them when the plan was made.
+    removed: tuple[tuple[int, int], ...] = ()
 
     @property
     def bytes(self) -> int:
-        """How much of the file is read."""
+        """How many bytes of the file are read."""
         return self.stop_position - self.position
 
 
@@ -144,27 +149,32 @@ def plan(
     partitions: int | Sequence[int] | None = None,
     target_bytes: Size = READ_BYTES_DEFAULT,
 ) -> list[ReadPart]:
-    """Parts that together hold every record of the topics from `start` up to `stop`, as far as it is safe on disk.
+    """Return parts that together hold every record of the topics from `start` up to `stop` that is safe on disk.
 
-    A segment is split where its index allows, so that a part is about `target_bytes` long. Parts of one partition
-    follow one another in the list, and join.
+    A segment is split where its index allows, so that a part is about `target_bytes` long. The parts of a partition are
+    consecutive in the list, without gaps between them.
     """
     engine = log.engine
     size = max(1, parse_size(target_bytes, "target_bytes"))
     now = engine.files.now_us()
     until = None if stop is None else parse_start(stop, "stop", now_us=now)
-    request = Request("", parse_start(start, now_us=now), until, None, parse_partitions(partitions))
+    begin, chosen = parse_start(start, now_us=now), parse_partitions(partitions)
     parts: list[ReadPart] = []
     for topic in [topics] if isinstance(topics, str) else topics:
-        for span in resolve(engine, engine.entry(topic), request._replace(topic=topic)):
+        for span in open_spans(engine, [engine.entry(topic)], Request((topic,), begin, until, None, chosen)):
             span.stop = min(span.stop, span.partition.safe)
             if span.next < span.stop:
-                parts += _plan_span(engine, span, size)
+                # Looked at first: every file that is found afterwards has what these marks hide, or lacks it.
+                marks = span.reader.marks = span.visibility.look()
+                planned = _plan_span(engine, span, size, now)
+                parts += planned if not marks else [
+                    part._replace(removed=tuple(marks.within(part.first, part.stop))) for part in planned
+                ]  # fmt: skip
     return parts
 
 
-def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
-    newest = _plan_newest(engine, span)
+def _plan_span(engine: Engine, span: Span, size: int, now: int) -> Iterator[ReadPart]:
+    newest = _plan_newest(engine, span, now)
     if newest is not None:
         yield newest
         return
@@ -174,18 +184,18 @@ def _plan_span(engine: Engine, span: Span, size: int) -> Iterator[ReadPart]:
             if info.base > offset:
                 break
             index = _index_of(engine, span, info)
-            yield from _plan_segment(span, info, index, offset, min(span.stop, info.end), size)
+            yield from _plan_segment(span, info, index, offset, min(span.stop, info.end), size, now)
             offset = info.end
     if offset < span.stop:
-        # A trim or damage: reading says which.
+        # Records are missing because of a trim or damage: reading them raises the error for it.
         for _ in span.forward(span.stop):
             pass
 
 
-def _plan_newest(engine: Engine, span: Span) -> ReadPart | None:
-    """The part of a span that lies in a newest segment with a single index entry, from its state; None for others.
+def _plan_newest(engine: Engine, span: Span, now: int) -> ReadPart | None:
+    """Return the part of a span in an active segment with one index entry, from the state alone; None for others.
 
-    Of many partitions most are like this, and neither their directories nor their files need to be opened.
+    Most partitions of a log with many are like this, and neither their directories nor their files need to be opened.
     """
     state = span.reader.state()
     if state is None or not state.active or span.next < state.base or span.stop > state.end:
@@ -196,13 +206,14 @@ def _plan_newest(engine: Engine, span: Span) -> ReadPart | None:
     return ReadPart(
         span.topic, span.partition.index, path, state.salt, state.base, HEADER_BYTES, state.base,
         salt_chain(state.salt), state.position, state.chain if span.stop == state.end else None, span.next, span.stop,
+        now, state.salt,
     )  # fmt: skip
 
 
 def _segments(span: Span) -> Iterator[SegmentInfo]:
-    """The segments that may hold a span, oldest first; those before and behind it are not opened."""
+    """Yield the segments that may hold records of a span, the oldest first, without opening any others."""
     reader = span.reader
-    # Before the directory is listed, so that a new segment is in the list if its records are below the end.
+    # The end is read before the directory is listed, so that the list has every segment with records below it.
     end = span.partition.end
     reader.newest_base(end)
     bases = reader.bases
@@ -218,13 +229,13 @@ def _segments(span: Span) -> Iterator[SegmentInfo]:
 
 
 def _index_of(engine: Engine, span: Span, info: SegmentInfo) -> Index:
-    """A copy of a segment's index, without entries when it has none that can be trusted."""
+    """Return a copy of a segment's index; without entries if there is no index that can be trusted."""
     indexes = engine.store.indexes
     path = span.partition.path
     with indexes.mutex:
         known = indexes.sealed.get((path, info.base, info.salt)) if info.sealed else indexes.active.get(path)
         if known is not None and known.salt == info.salt:
-            return _copied(known)
+            return known.copy()
     if info.sealed:
         descriptor = engine.files.open(info.path)
         try:
@@ -238,16 +249,10 @@ def _index_of(engine: Engine, span: Span, info: SegmentInfo) -> Index:
     return bare
 
 
-def _copied(index: Index) -> Index:
-    made = Index(index.salt)
-    for name in ("offsets", "positions", "lows", "highs", "chains"):
-        setattr(made, name, list(getattr(index, name)))
-    made.span, made.records, made.position, made.chain = index.span, index.records, index.position, index.chain
-    return made
-
-
-def _plan_segment(span: Span, info: SegmentInfo, index: Index, first: int, stop: int, size: int) -> Iterator[ReadPart]:
-    """Cut the frames that hold [first, stop) of one segment where index entries stand."""
+def _plan_segment(
+    span: Span, info: SegmentInfo, index: Index, first: int, stop: int, size: int, now: int
+) -> Iterator[ReadPart]:
+    """Yield parts for the frames of one segment that hold [first, stop), split at index entries."""
     base = info.base
     places: list[tuple[int, int, int | None]] = [
         *zip(
@@ -269,49 +274,50 @@ def _plan_segment(span: Span, info: SegmentInfo, index: Index, first: int, stop:
         upper = min(stop, base + after)
         yield ReadPart(
             span.topic, span.partition.index, info.path, info.salt, base, position, base + offset, chain,
-            stop_position, stop_chain if upper == base + after else None, max(first, base + offset), upper,
+            stop_position, stop_chain if upper == base + after else None, max(first, base + offset), upper, now,
+            info.origin,
         )  # fmt: skip
         first = upper
 
 
 def read(part: ReadPart) -> Iterator[Batch]:
-    """The records of a part, from its file alone; every frame is checked, and that the range is whole."""
-    for parts in gathered(frames_of(part), FRAME_RECORDS_MAX):
+    """Yield the records of a part, from its file alone; checks every frame, and that no offset is missing."""
+    for parts in gathered(read_frames(part), FRAME_RECORDS_MAX):
         yield Batch(parts)
 
 
 def read_arrow(part: ReadPart, columns: Sequence[str] | None = None, batch_records: int = FRAME_RECORDS_MAX) -> Any:
-    """The records of a part as a pyarrow.RecordBatchReader; with `columns` only those are made, in that order.
+    """Return the records of a part as a pyarrow.RecordBatchReader; `columns` selects and orders the columns.
 
-    Frames are joined until a batch has `batch_records` or more; those that have as many are not copied.
+    Frames are joined until a batch has `batch_records` or more; frames that have that many are not copied.
     """
     names = None if columns is None else tuple(columns)
     if names is not None:
         schema_of(names)
     count = parse_count(batch_records, "batch_records", minimum=1)
-    return arrow_reader((to_arrow(parts, names) for parts in gathered(frames_of(part), count)), names)
+    return arrow_reader((to_arrow(parts, names) for parts in gathered(read_frames(part), count)), names)
 
 
 def to_arrow(parts: Sequence[FramePart], names: tuple[str, ...] | None) -> Any:
-    """One batch; small frames are joined first, as an array for each would cost more than the copy."""
+    """Return one Arrow batch; small frames are joined first, because an array for each costs more than the copy."""
     if sum(part.stop - part.first for part in parts) < RUN_RECORDS_MIN * len(parts):
         parts = [joined(*place, [*some]) for place, some in groupby(parts, attrgetter("topic", "partition"))]
     return batch_to_arrow(parts, names)
 
 
 def gathered(parts: Iterable[FramePart], enough: int) -> Iterator[list[FramePart]]:
-    """Decoded frames, also of several partitions, in lists that have enough records for a batch."""
+    """Yield decoded frames, of one or several partitions, in lists of at least `enough` records."""
     gathered: list[FramePart] = []
     count = size = 0
     for part in parts:
         records = part.stop - part.first
         if gathered and records >= enough:
-            # A large one is not copied for the sake of small ones before it.
+            # A large frame starts a list of its own, so that it is not copied to be joined with small ones.
             yield gathered
             gathered, count, size = [], 0, 0
         gathered.append(part)
         count += records
-        size += part.columns.value_blob.nbytes + part.columns.key_blob.nbytes
+        size += part.columns.weight
         del part
         if count >= enough or size >= BATCH_BYTES_MAX:
             yield gathered
@@ -320,8 +326,8 @@ def gathered(parts: Iterable[FramePart], enough: int) -> Iterator[list[FramePart
         yield gathered
 
 
-def frames_of(part: ReadPart) -> Iterator[FramePart]:
-    """The decoded frames of a part, from its file alone; every one is checked, and that the range is whole."""
+def read_frames(part: ReadPart) -> Iterator[FramePart]:
+    """Yield the decoded frames of a part, from its file alone; checks every frame, and that no offset is missing."""
     files = Files()
     try:
         descriptor = files.open(part.path)
@@ -331,15 +337,18 @@ def frames_of(part: ReadPart) -> Iterator[FramePart]:
         raise storage_error(error, "Reading a part", part.path) from error
     try:
         header = read_segment_header(files, descriptor)
-        if header is None or header.salt != part.salt:
-            raise _damaged("The segment is not the one that was planned", part, part.first, part.stop - 1)
+        if header is None:
+            raise _damaged("The header of a segment is damaged", part, part.first, part.stop - 1)
+        if header.salt != part.salt:
+            part = _moved(files, descriptor, header, part)
         offset, position, chain = part.offset, part.position, part.chain
         source = _reading(files, descriptor, part)
+        visibility = Visibility(lambda: part.moment, NO_MARKS.adding(part.removed) if part.removed else None)
         for found in walk(source, position, offset - part.base, chain, part.stop_position, bodies=True):
             first, offset, chain = offset, offset + found.header.span, found.header.crc
             position = found.position + found.header.size
             if offset <= part.first:
-                # A part begins where the index has an entry, which may lie before what is wanted of it.
+                # A part begins at an index entry, which may be before the first requested offset.
                 continue
             if found.header.lost:
                 raise name_damage(lost_error(found.header, found.body, first, part.partition, part.path), part.topic)
@@ -347,9 +356,7 @@ def frames_of(part: ReadPart) -> Iterator[FramePart]:
                 column = columns(found.header, found.body, first)
             except CodecError as error:
                 raise _damaged(f"Stored records cannot be decoded: {error}", part, first, offset - 1) from error
-            low, high = column.index_at(part.first), column.index_at(part.stop)
-            if low < high:
-                yield FramePart(part.topic, part.partition, column, low, high)
+            yield from visible_parts(part.topic, part.partition, column, offset, part.first, part.stop, visibility)
             if offset >= part.stop:
                 break
         if offset < part.stop:
@@ -366,12 +373,31 @@ def frames_of(part: ReadPart) -> Iterator[FramePart]:
         files.close(descriptor)
 
 
-def _missing(files: Files, part: ReadPart) -> TailraceError:
-    """Why the file of a part is not there: it was removed since, or this machine does not see the log at all.
+def _moved(files: Files, descriptor: int, header: SegmentHeader, part: ReadPart) -> ReadPart:
+    """Return where a part is in a later version of its segment: rewritten, without records that expired since."""
+    if header.base not in (BASE_UNKNOWN, part.base):
+        raise _damaged("The segment is not the one that was planned", part, part.first, part.stop - 1)
+    index = read_footer(files, descriptor, header.salt)
+    same = header.origin == (part.origin or part.salt)
+    if index is None or not index.offsets or not same or part.stop > part.base + index.span:
+        raise OffsetOutOfRangeError(
+            f"The offsets {part.first} to {part.stop - 1} of {part.topic}[{part.partition}] are not where they were: "
+            f"{part.path} is another segment now; plan again.",
+            hint="Nothing was skipped; the segment was replaced after the plan was made, so plan again.",
+        )
+    entry = index.find(part.first - part.base)
+    return part._replace(
+        salt=header.salt, position=index.positions[entry], offset=part.base + index.offsets[entry],
+        chain=index.chains[entry], stop_position=index.position, stop_chain=None,
+    )  # fmt: skip
 
-    The two must not be taken for one another: whoever leaves out what was removed would leave out everything.
+
+def _missing(files: Files, part: ReadPart) -> TailraceError:
+    """Return the error for a part without its file: either the file was removed, or this machine cannot see the log.
+
+    The two need different errors: a reader that skips removed records would otherwise skip everything.
     """
-    # Above it are the directories of the partition, of the topic and of all topics.
+    # The path below the log is topics/<topic>/<partition>/<segment>.
     location = part.path.rsplit("/", 4)[0]
     if files.stat(f"{location}/{IDENTITY_NAME}") is None:
         return NotALogError(
@@ -387,17 +413,17 @@ def _missing(files: Files, part: ReadPart) -> TailraceError:
 
 
 def _reading(files: Files, descriptor: int, part: ReadPart) -> Read:
-    """How a part is read: a large one on a disk of this machine through memory, others many frames at a time.
+    """Return the function that reads a part: by a mapping if it is large and on a local disk, else in large reads.
 
-    What is mapped ends where the part does, which lies below everything that is cut off when a segment is sealed. On a
-    network file system a file may go away under a mapping, and that kills the process; those have no major number.
+    The mapping ends where the part ends, below everything that sealing a segment may cut off. On a network file system
+    the file may be truncated under a mapping, which kills the process; such file systems have no major device number.
     """
     stop = part.stop_position
     if part.bytes >= MAPPED_BYTES_MIN and major(files.stat_open(descriptor).device):
         try:
             view = files.map_read(descriptor, stop)
         except by_system():
-            # Shorter than it was, perhaps: reading it says what is missing.
+            # The file may have become shorter: reading it reports what is missing.
             pass
         else:
             return lambda count, position: view[position:]

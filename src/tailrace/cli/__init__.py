@@ -1,4 +1,4 @@
-"""The command line: `tailrace`, whose entry point imports nothing before Ctrl-C and closed descriptors are seen to."""
+"""The command line: `tailrace`. The entry point handles Ctrl-C and closed descriptors before it imports anything."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """The entry point of the `tailrace` command."""
+    """Run the `tailrace` command and exit with its code."""
     try:
         _fill_missing_streams()
         from tailrace.cli.app import root
 
         root.main(prog_name="tailrace")
     except KeyboardInterrupt:
-        # Only here when it came before or after the command itself, which tells its own.
+        # Reached only when Ctrl-C came before or after the command itself, which reports its own.
         try:
             os.write(2, b"tailrace: Interrupted.\n")
         except OSError:
-            # There is nobody left to tell.
+            # Stderr cannot be written either, so there is nothing left to report to.
             pass
         sys.exit(_INTERRUPTED)
 
 
-# The streams that were closed before the start.
+# Names of the streams whose descriptors were closed before the start.
 MISSING: set[str] = set()
 
 
 def _fill_missing_streams() -> None:
-    """Put /dev/null where a descriptor was closed before the start, or the next file opened would take its place."""
+    """Open /dev/null on descriptors closed before the start, or the next files opened would get their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)

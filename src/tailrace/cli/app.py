@@ -1,4 +1,4 @@
-"""The program: the root of the commands, each imported when it is called, and every way out of it."""
+"""The program: the root command, which imports commands when they are called and maps each outcome to an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from tailrace.cli.grouping import CommandGroup, LazyGroup
 from tailrace.cli.invocation import Invocation
 
-# Name of the command, its module, and the line that `--help` shows for it, which costs no import.
+# By command name: its module, and its line in `--help`, which therefore needs no import.
 COMMANDS = {
     "append": ("append", "Append records to a topic."),
     "read": ("read", "Read the records of a topic."),
@@ -25,8 +25,8 @@ COMMANDS = {
     "doctor": ("doctor", "Say what is wrong with the log or will be, and what to run."),
     "verify": ("verify", "Read everything and report every damaged range."),
     "repair": ("repair", "Repair a damaged log."),
-    "vacuum": ("vacuum", "Remove what the settings of the topics let go."),
-    "backup": ("backup", "Copy the log into a directory, while others go on writing."),
+    "vacuum": ("vacuum", "Remove the segments that the settings of the topics no longer keep."),
+    "backup": ("backup", "Copy the log into a directory, while other processes write."),
     "restore": ("restore", "Make a new log out of a backup."),
     "import": ("import_files", "Import files of JSON lines or CSV into a topic."),
     "bench": ("bench", "Measure Tailrace on a disk, beside bare files and SQLite."),
@@ -37,7 +37,7 @@ _COMPLETION_VARIABLE = "_TAILRACE_COMPLETE"
 
 
 class Root(LazyGroup):
-    """The whole command line; every way out of it is an exit code of docs/cli.md."""
+    """The root command; every way to end it is an exit code of docs/cli.md."""
 
     def main(
         self,
@@ -65,7 +65,7 @@ class Root(LazyGroup):
                     self.invoke(context)
             except click.exceptions.Exit as ending:
                 code = ending.exit_code
-            # Not after an error, which says more than a second one about the same stdout.
+            # Not after an error: the report of that error says more than a second failure of the same stdout.
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the edge: each becomes a sentence and a code)
             from tailrace.cli.errors import report

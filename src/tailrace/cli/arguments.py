@@ -1,4 +1,4 @@
-"""The grammar of arguments on the command line, as values for the library; what is wrong is told here."""
+"""Parsers of command-line arguments: they return values for the library and raise UsageError for wrong ones."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
     from tailrace import Topic
 
 OFFSET_MAX = (1 << 63) - 1
-# A time given as a number outside of these is in another unit than microseconds.
+# A number outside of this range is a time in another unit than microseconds.
 TIME_US_MIN, TIME_US_MAX = 10**14, 10**17
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(us|ms|s|m|h|d|w)", re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION_SECONDS_MAX = 36_525 * 86_400.0
+TTL_SECONDS_MIN, TTL_SECONDS_MAX = 0.001, 50 * 365.25 * 86_400
 _SWITCHES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-_PLACES = "earliest, latest, an offset such as 17, 0:17,1:20, 2026-11-15, 2026-11-15T20:00Z or -10m"
+_PLACES = "earliest, latest, active, an offset such as 17, 0:17,1:20, 2026-11-15, 2026-11-15T20:00Z or -10m"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text stands for many topics: a level that is *, or a final `...`."""
+    """Return whether a text is a pattern of topics: it has a level that is *, or ends with `...`."""
     return text.endswith("...") or "*" in text.split(".")
 
 
 def parse_place(text: str, what: str = "START") -> Any:
-    """A start or a stop: an offset, `0:17,1:20` for offsets by partition, or what the library reads as text."""
-    if text in ("earliest", "latest") or (text.startswith("-") and is_duration(text[1:])):
+    """Parse a start or a stop: an offset, `0:17,1:20` for offsets by partition, or a text that the library parses."""
+    if text in ("earliest", "latest", "active") or (text.startswith("-") and is_duration(text[1:])):
         return text
     if _is_number(text):
         return _offset(text)
@@ -53,7 +54,7 @@ def parse_place(text: str, what: str = "START") -> Any:
 
 
 def check_places(topic: Topic, places: Mapping[str, Any], partitions: Iterable[int] | None) -> None:
-    """Refuse partitions that the topic does not have, and an offset that could be of any of several."""
+    """Raise UsageError for a partition that the topic does not have, or an offset that fits several partitions."""
     count = topic.partitions
     chosen = [*range(count)] if partitions is None else sorted({*partitions})
     named = {*chosen, *(index for place in places.values() if isinstance(place, dict) for index in place)}
@@ -69,14 +70,14 @@ def check_places(topic: Topic, places: Mapping[str, Any], partitions: Iterable[i
 
 
 def check_partition(name: str, index: int, count: int) -> None:
-    """Refuse a partition that a topic of so many does not have."""
+    """Raise UsageError if a topic of `count` partitions has no partition `index`."""
     if index >= count:
         have = "one partition, 0" if count == 1 else f"{count} partitions, 0 to {count - 1}"
         raise click.UsageError(f"There is no partition {index}: the topic {name!r} has {have}.")
 
 
 def parse_last(text: str) -> int | str:
-    """How much of the end to read: a count, or a time such as 1h."""
+    """Parse the length of a tail: a count of records, or a duration such as 1h."""
     if _is_number(text):
         return _offset(text)
     if not is_duration(text):
@@ -85,7 +86,7 @@ def parse_last(text: str) -> int | str:
 
 
 def parse_partitions(text: str) -> list[int]:
-    """Partitions such as 0,2."""
+    """Parse a list of partitions such as 0,2."""
     parts = text.split(",")
     if not all(map(_is_number, parts)):
         raise click.UsageError(f"{text!r} is not a list of partitions: write numbers such as 0,2.")
@@ -93,7 +94,7 @@ def parse_partitions(text: str) -> list[int]:
 
 
 def parse_duration(text: str, what: str) -> float:
-    """Seconds, of a number of them or a text such as 250ms."""
+    """Parse a duration, a number of seconds or a text such as 250ms, and return it in seconds."""
     if re.fullmatch(r"\d{1,12}(\.\d{1,12})?", text, re.ASCII):
         text += "s"
     if not is_duration(text):
@@ -102,12 +103,12 @@ def parse_duration(text: str, what: str) -> float:
 
 
 def is_duration(text: str) -> bool:
-    """Whether a text is a number and a unit, and not absurdly long."""
+    """Return whether a text is a number and a unit, at most a hundred years."""
     return _DURATION.fullmatch(text) is not None and _seconds(text) <= _DURATION_SECONDS_MAX
 
 
 def parse_durable(text: str) -> bool | str:
-    """yes: on disk before the command says so; no: left to the system; 50ms: on disk within that time."""
+    """Parse a durability level: yes (on disk before the answer), no (left to the system), 50ms (within that time)."""
     if text.lower() in _SWITCHES:
         return _SWITCHES[text.lower()]
     if not is_duration(text):
@@ -115,8 +116,15 @@ def parse_durable(text: str) -> bool | str:
     return text
 
 
+def parse_ttl(text: str) -> str:
+    """Check the life of a record: never, or a time that the library takes."""
+    if text != "never" and not (is_duration(text) and TTL_SECONDS_MIN <= _seconds(text) <= TTL_SECONDS_MAX):
+        raise click.UsageError(f"--ttl {text!r} is no life of a record: write 1ms to 18262d, such as 2h, or never.")
+    return text
+
+
 def parse_time(text: str) -> datetime | int:
-    """A timestamp: ISO with a zone, a date for its midnight in UTC, or microseconds since 1970, else ValueError."""
+    """Parse a time: ISO with a zone, a date (midnight UTC) or microseconds since 1970; raise ValueError otherwise."""
     if _is_number(text):
         return check_time(int(text[:20]))
     from datetime import UTC, datetime
@@ -136,7 +144,7 @@ def parse_time(text: str) -> datetime | int:
 
 
 def check_time(time_us: int) -> int:
-    """Microseconds since 1970; ValueError for a number that must be of another unit."""
+    """Return microseconds since 1970 unchanged; raise ValueError for a number that must be in another unit."""
     if TIME_US_MIN <= time_us <= TIME_US_MAX:
         return time_us
     if time_us > TIME_US_MAX:
@@ -153,7 +161,7 @@ def _is_number(text: str) -> bool:
 
 
 def _offset(text: str) -> int:
-    # A longer one would be refused by int() itself, and says no more.
+    # int() refuses much longer texts itself, and 20 digits suffice for the message.
     number = int(text[:20])
     if len(text) > 20 or number > OFFSET_MAX:
         raise click.UsageError(f"{text[:20]} is larger than any offset: the maximum is {OFFSET_MAX}.")
@@ -163,12 +171,12 @@ def _offset(text: str) -> int:
 def _seconds(text: str) -> float:
     found = _DURATION.fullmatch(text)
     assert found is not None
-    # Whole microseconds, as the library counts them.
+    # Round to whole microseconds, as the library does.
     return round(float(found[1]) * _SECONDS[found[2]] * 1e6) / 1e6
 
 
 class HeaderList(Mapping[str, bytes]):
-    """Headers to be appended, in order; a name may repeat, which only items() tells."""
+    """Headers to append, in order; a name may repeat, and only items() returns the repeated ones."""
 
     def __init__(self, pairs: Iterable[tuple[str, bytes]]) -> None:
         self.pairs = tuple(pairs)
@@ -188,7 +196,7 @@ class HeaderList(Mapping[str, bytes]):
 
 
 class _Pairs(ItemsView[str, bytes]):
-    """Every pair of some headers."""
+    """Every name and value of a HeaderList, repeated names included."""
 
     def __init__(self, headers: HeaderList) -> None:
         super().__init__(headers)
@@ -199,7 +207,7 @@ class _Pairs(ItemsView[str, bytes]):
 
 
 def parse_headers(texts: Iterable[str]) -> HeaderList | None:
-    """Headers written as name=value."""
+    """Parse headers written as name=value."""
     pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -214,7 +222,7 @@ def parse_headers(texts: Iterable[str]) -> HeaderList | None:
 
 
 def one_of(options: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """The one flag among several that was given, if any; two of them are refused."""
+    """Return the flag that was given, or None; raise UsageError if several were."""
     given = [name for name in names if options[name]]
     if len(given) > 1:
         raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other: give one of them.")

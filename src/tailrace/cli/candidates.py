@@ -1,4 +1,4 @@
-"""What a line being typed may mean: topics, groups, namespaces, formats, files and directories."""
+"""Shell completion: candidates for topics, groups, members, namespaces, formats, files and directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORD_COMMANDS = ("read", "tail", "get")
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence about a name that is not there: which one may have been meant."""
+    """Return the end of a sentence about an unknown name: a suggestion if a known name is close, else a full stop."""
     from difflib import get_close_matches
 
     found = get_close_matches(name, known, n=1, cutoff=0.7)
@@ -24,7 +24,7 @@ def near(name: str, known: Sequence[str]) -> str:
 
 
 def complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The topics of the log that the line being typed names."""
+    """Return the topics of the log named on the command line that start with `incomplete`."""
     try:
         with context.ensure_object(Invocation).open("read") as log:
             names = [info.name for info in log.topics()]
@@ -34,7 +34,7 @@ def complete_topics(context: click.Context, parameter: click.Parameter, incomple
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The groups of the log that the line being typed names."""
+    """Return the groups of the log named on the command line that start with `incomplete`."""
     try:
         with context.ensure_object(Invocation).open("read") as log:
             names = [info.name for info in log.groups()]
@@ -44,7 +44,7 @@ def complete_groups(context: click.Context, parameter: click.Parameter, incomple
 
 
 def complete_members(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The members of the group that the line being typed names."""
+    """Return the members of the group named on the command line that start with `incomplete`."""
     try:
         with context.ensure_object(Invocation).open("read") as log:
             names = [member.id for member in log.group(context.params["name"]).members]
@@ -54,7 +54,7 @@ def complete_members(context: click.Context, parameter: click.Parameter, incompl
 
 
 def complete_namespaces(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The namespaces of the log that the line being typed names."""
+    """Return the namespaces of the log named on the command line that start with `incomplete`."""
     try:
         with context.ensure_object(Invocation).open("read", space="") as log:
             names = log.namespaces()
@@ -64,27 +64,27 @@ def complete_namespaces(context: click.Context, parameter: click.Parameter, inco
 
 
 def complete_outputs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The formats that the command being typed takes."""
+    """Return the output formats that the command takes and that start with `incomplete`."""
     refused = () if context.info_name in _RECORD_COMMANDS or context.parent is None else ("arrow",)
     return [name for name in OUTPUTS if name.startswith(incomplete) and name not in refused]
 
 
 def complete_files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files, which the shell itself looks for."""
+    """Let the shell complete a file name."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_directories(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Directories, which the shell itself looks for."""
+    """Let the shell complete a directory name."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="dir")]
 
 
 def named_directory(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """A directory that has a name at all: an empty variable of a shell is a slip."""
+    """Return the directory; raise BadParameter for an empty name, which usually comes from an unset shell variable."""
     if not value:
         raise click.BadParameter("it is empty.", context, parameter)
     return value

@@ -1,4 +1,4 @@
-"""Reading for a group: records are printed, and what the reader of stdout has taken is committed."""
+"""Reading for a group: prints records, and commits those that the reader of stdout has taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from tailrace.cli import MISSING
-from tailrace.cli.arguments import is_pattern
+from tailrace.cli.arguments import is_duration, is_pattern, parse_duration
 from tailrace.cli.ending import CommandError, Interrupted
 from tailrace.cli.errors import wrong_arguments
 from tailrace.cli.interrupt import Hold
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from tailrace.cli.commands.read import Filter, ReadBounds
 
 _BATCH_RECORDS_MAX = 8_192
-# The first records go into a pipe one by one, so that `| head` takes from the group what it shows, and no more.
+# The first records are written to a pipe one by one, so that `| head` consumes from the group only what it shows.
 EXACT_RECORDS_MAX = 256
-# A batch whose reader takes longer is followed by a smaller one, so that little comes again when it ends.
+# After a batch that the reader took longer to read, the next one is smaller, so that little is redelivered later.
 _BATCH_SECONDS_MAX = 0.2
 _BATCH_SECONDS_MIN = 0.05
 _COMMIT_EVERY = "100ms"
-# Ctrl-C is looked at so often while there is nothing to print, and then waits so long for the reader of a pipe.
+# How often Ctrl-C is checked while there is nothing to print, and how long the reader of a pipe then gets to catch up.
 _LOOK_SECONDS = 0.1
 _TAKE_SECONDS_MAX = 0.5
 _PAUSE_SECONDS_STEP, _PAUSE_SECONDS_MAX = 0.00005, 0.01
-# After so long without a record it is said what is waited for.
+# After this time without a record a note says what the command waits for.
 _SILENT_SECONDS_MAX = 2.0
 _PLACES_SHOWN = 4
 
-# What reading for a group does by itself, or cannot do.
+# Options that reading for a group implies or cannot support.
 _REFUSED = {
-    "reverse": "--reverse: a group reads on from where it stands",
-    "last": "-n: a group reads on from where it stands, and START says where a new one begins",
+    "reverse": "--reverse: a group reads on from its cursor",
+    "last": "-n: a group reads on from its cursor, and START says where a new one begins",
     "stop": "--stop: it reads to the end; --limit ends it earlier",
     "count": "--count: tailrace group show has what is left to read",
     "partitions": "-p: the members of a group share its partitions",
@@ -53,10 +53,11 @@ _REFUSED = {
 
 
 def refuse_for_group(options: dict[str, Any]) -> None:
-    """Refuse options that reading for a group has no use for, and those that nothing else has a use for."""
+    """Raise UsageError for options that do not apply to reading for a group, or that apply only to it."""
     if options.get("group") is None:
-        if options.get("on_lost") is not None:
-            raise click.UsageError("--on-lost goes with --group.")
+        for name in ("on_lost", "max_processing"):
+            if options.get(name) is not None:
+                raise click.UsageError(f"--{name.replace('_', '-')} goes with --group.")
         return
     for name, reason in _REFUSED.items():
         if options[name] not in (None, False):
@@ -77,12 +78,12 @@ def deliver(
     chosen: Filter,
     options: dict[str, Any],
 ) -> int:
-    """Print what a group has not read yet, and say where it stands; how many records were printed."""
+    """Print what a group has not read yet and where its cursor is; return the number of records printed."""
     _warn_of_start(invocation, log, topic, options)
     if isinstance(places.start, (int, dict)) and not is_pattern(topic.name):
-        # An offset cannot wait for its topic.
+        # An offset needs an existing topic, so this raises if there is none.
         topic.offsets()
-    with wrong_arguments():
+    with wrong_arguments("max_processing"):
         consumer = log.consumer(
             topic.name,
             options["group"],
@@ -90,24 +91,25 @@ def deliver(
             stop=None if options["follow"] else "now",
             commit_every=_COMMIT_EVERY,
             on_lost=_on_lost(options),
+            **_max_processing(options),
         )
     delivery = Delivery(invocation, consumer, renderer, chosen, options, places.timeout)
     try:
-        # Closing stores how far it came, so that Ctrl-C waits for it as well.
+        # Closing the consumer commits its cursor, so Ctrl-C waits for it as well.
         with Hold() as hold, consumer:
             delivery.run(hold)
     except KeyboardInterrupt:
         lines = [_standing(log, topic, options["group"], delivery.printed), _resume(invocation, topic, delivery)]
         raise Interrupted("\n".join(line for line in lines if line)) from None
     finally:
-        _tell_lost(invocation, consumer)
+        _report_lost(invocation, consumer)
     if standing := _standing(log, topic, options["group"], delivery.printed):
         invocation.note(standing)
     return delivery.printed
 
 
 class Delivery:
-    """One reading: batches from the consumer to stdout, each asked for when the one before was taken."""
+    """One run for a group: moves batches from the consumer to stdout, polling when the batch before was taken."""
 
     def __init__(
         self,
@@ -126,27 +128,27 @@ class Delivery:
         self.timeout = timeout
         self.printed = 0
         self._reader = PipeReader()
-        # A stream of Arrow is nothing to take the beginning of, and small batches would make it large.
+        # A partial Arrow stream is useless to a reader, and small batches would make it large.
         self._exact = self._reader.is_known and not isinstance(renderer, ArrowRenderer)
         self._size = 1 if self._exact else _BATCH_RECORDS_MAX
         self._quiet_since = monotonic()
-        self._told = False
+        self._noted = False
 
     @property
     def left(self) -> int | None:
-        """How many more records may be printed, None for any number."""
+        """Number of records that may still be printed; None without a limit."""
         limit = self.options["limit"]
         return None if limit is None else limit - self.printed
 
     def run(self, hold: Hold) -> None:
-        """Print until the end, the limit or Ctrl-C; what was not taken stays uncommitted."""
+        """Print until the end, the limit or Ctrl-C; records that the reader did not take stay uncommitted."""
         if "stdout" in MISSING:
             raise OSError(errno.EBADF, "Standard output is closed, so nothing was read for the group")
         output = sys.stdout.buffer
         output.write(self.renderer.begin())
         try:
-            while not hold.asked and self.left != 0:
-                # Asking for more marks what was printed before as read.
+            while not hold.interrupted and self.left != 0:
+                # Polling marks the records printed before as read.
                 batch = self.consumer.poll(self._room(), timeout=self._patience())
                 if batch:
                     if not self._print(batch, hold):
@@ -157,7 +159,7 @@ class Delivery:
                 self.consumer.commit()
         except OffsetOutOfRangeError as error:
             output.write(self.renderer.end())
-            hint = "Nothing was skipped; go on at the first record that is left with: --on-lost earliest"
+            hint = "Nothing was skipped; continue at the first remaining record with: --on-lost earliest"
             raise CommandError(error.code, str(error), hint) from None
         except CorruptionError as error:
             output.write(self.renderer.end())
@@ -169,17 +171,17 @@ class Delivery:
         output.write(self.renderer.end())
 
     def _past(self, error: CorruptionError) -> str:
-        """How a group comes past records that cannot be read: it is moved, since it skips nothing by itself."""
+        """Return the hint for records that cannot be read: move the group, since a group skips nothing by itself."""
         mend = "." if error.repaired else "; see what can be done with: tailrace repair --dry-run"
         if error.topic is None or error.partition is None or error.last is None:
-            return f"Nothing was skipped, and the group stands before it{mend}"
+            return f"Nothing was skipped, and the group's cursor is before it{mend}"
         names = f"{quote(self.options['group'])} --topic {quote(error.topic)}"
         reset = f"tailrace group reset {names} --to {error.partition}:{error.last + 1}"
-        first = f"Nothing was skipped, and the group stands before them{mend}"
-        return f"{first}\nTo go on behind them, move the group with: {reset}"
+        first = f"Nothing was skipped, and the group's cursor is before them{mend}"
+        return f"{first}\nTo continue after them, move the group with: {reset}"
 
     def _room(self) -> int:
-        # How many of a batch pass a filter is known afterwards.
+        # The number of records that pass a filter is known only after the batch was read.
         return self._size if self.left is None or self.chosen.active else min(self._size, self.left)
 
     def _patience(self) -> float:
@@ -188,19 +190,19 @@ class Delivery:
         return max(0.0, min(_LOOK_SECONDS, self._quiet_since + self.timeout - monotonic()))
 
     def _is_over(self) -> bool:
-        """Whether nothing more comes; a consumer that came to its end has left the group."""
+        """Return whether no more records will come; a consumer that reached its end has left the group."""
         if self.consumer.member is None:
             return True
         quiet = monotonic() - self._quiet_since
         if self.options["follow"]:
             return self.timeout is not None and quiet >= self.timeout
-        if quiet > _SILENT_SECONDS_MAX and not self._told:
-            self._told = True
+        if quiet > _SILENT_SECONDS_MAX and not self._noted:
+            self._noted = True
             self.invocation.note("Waiting for partitions that other members are reading; Ctrl-C ends.")
         return False
 
     def _print(self, batch: Batch, hold: Hold) -> bool:
-        """Print a batch; whether its reader has taken it."""
+        """Print a batch, and return whether the reader of stdout has taken it."""
         begun, before = monotonic(), self.printed
         records: Sequence[Record] = self.chosen.apply(batch)
         if self.left is not None:
@@ -223,7 +225,10 @@ class Delivery:
         return True
 
     def _pieces(self, records: Sequence[Record]) -> Iterable[Sequence[Record]]:
-        """What is written at once; a filter may find several records in a batch that was large because it found few."""
+        """Return the records in pieces to write: the first filtered records of a pipe one by one, else all at once.
+
+        A batch grows while the filter finds few records, and may then hold several that match.
+        """
         if self.chosen.active and self._exact and self.printed < EXACT_RECORDS_MAX:
             return [[record] for record in records]
         return [records] if records else []
@@ -244,7 +249,7 @@ class Delivery:
         return min(self._size * 2, _BATCH_RECORDS_MAX)
 
     def _give_back(self, batch: Iterable[Record], last: Record) -> None:
-        """Go back behind the last record taken: those of the batch that stand behind it were read in vain."""
+        """Seek back to just after the last record that the reader took, in every partition of the batch."""
         seen = False
         begun: dict[tuple[str, int], int] = {}
         for record in batch:
@@ -256,10 +261,7 @@ class Delivery:
 
 
 class PipeReader:
-    """Whoever reads stdout: of a pipe it is known whether it has taken what was written, or has left.
-
-    A terminal and a file have taken what was flushed.
-    """
+    """The process that reads stdout; for a pipe it is known whether it has read what was written, or has closed it."""
 
     def __init__(self) -> None:
         from stat import S_ISFIFO
@@ -269,19 +271,19 @@ class PipeReader:
             piped = S_ISFIFO(os.fstat(self._descriptor).st_mode)
         except (OSError, ValueError):
             piped = False
-        # Only Linux tells at the end where it is written how much of a pipe was not read yet.
+        # Only Linux reports at the write end how many bytes of a pipe are unread.
         self.is_known = piped and sys.platform == "linux"
 
     def has_taken(self, hold: Hold) -> bool:
-        """Wait until everything written was read; False when Ctrl-C came, and BrokenPipeError when nobody will."""
-        pause = asked = 0.0
+        """Wait until the reader has read everything; return False on Ctrl-C, raise BrokenPipeError if it is gone."""
+        pause = interrupted_at = 0.0
         while self.is_known and self._unread():
-            # Asked again after it has left, because it may have taken the rest before it did.
+            # Checked again after it closed the pipe: it may have read the rest just before.
             if self._has_left() and self._unread():
                 raise BrokenPipeError
-            if hold.asked:
-                asked = asked or monotonic()
-                if monotonic() - asked > _TAKE_SECONDS_MAX:
+            if hold.interrupted:
+                interrupted_at = interrupted_at or monotonic()
+                if monotonic() - interrupted_at > _TAKE_SECONDS_MAX:
                     return False
             sleep(pause)
             pause = min(pause + _PAUSE_SECONDS_STEP, _PAUSE_SECONDS_MAX)
@@ -301,7 +303,18 @@ class PipeReader:
         return any(event & POLLERR for _, event in look.poll(0))
 
 
-# What is said beside the records.
+# Notes on stderr.
+
+
+def _max_processing(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the argument of the consumer; none if the option is not given, so that the library's default applies."""
+    given = options["max_processing"]
+    if given is None:
+        return {}
+    if given.lower() == "none":
+        return {"max_processing": None}
+    # A duration is passed on as it was written, so that an error of the library shows it so.
+    return {"max_processing": given if is_duration(given) else parse_duration(given, "--max-processing")}
 
 
 def _on_lost(options: dict[str, Any]) -> Any:
@@ -309,7 +322,7 @@ def _on_lost(options: dict[str, Any]) -> Any:
     if chosen != "error":
         import logging
 
-        # What was lost is told as a note, not by the library's warning.
+        # Lost records are reported as a note, not by the library's warning.
         logging.getLogger("tailrace").addHandler(logging.NullHandler())
     return chosen
 
@@ -324,12 +337,12 @@ def _warn_of_start(invocation: Invocation, log: Log, topic: Topic, options: dict
     names = {each.name for each in log.topics(topic.name)}
     if any(each.topic in names and each.position is not None for each in info.partitions):
         invocation.note(
-            "START is for what the group has never read; it goes on where it stands. "
+            "START is for what the group has never read; it continues at its cursor. "
             f"Move it with: tailrace group reset {quote(info.name)} --to {quote(options['start'])}"
         )
 
 
-def _tell_lost(invocation: Invocation, consumer: Consumer) -> None:
+def _report_lost(invocation: Invocation, consumer: Consumer) -> None:
     for lost in consumer.lost:
         count = counted(lost.last - lost.first + 1, "record")
         place = f"{printable(lost.topic)}[{lost.partition}]@{lost.first}..{lost.last}"
@@ -337,16 +350,16 @@ def _tell_lost(invocation: Invocation, consumer: Consumer) -> None:
 
 
 def _standing(log: Log, topic: Topic, group: str, printed: int) -> str:
-    """How many were printed, and where the group stands in what was read."""
-    told = f"Printed {counted(printed, 'record')}"
+    """Return a sentence: how many records were printed, and the cursors of the group in the topics read."""
+    printed_text = f"Printed {counted(printed, 'record')}"
     try:
         info = log.group(group)
     except GroupNotFoundError:
-        return f"{told}; there is no group {group!r} any more."
+        return f"{printed_text}; there is no group {group!r} any more."
     names = {each.name for each in log.topics(topic.name)}
     read = [each for each in info.partitions if each.topic in names]
     if not read:
-        return f"{told}."
+        return f"{printed_text}."
     places = [
         f"{printable(each.topic)}[{each.partition}]@"
         f"{each.latest - each.lag_records if each.position is None else each.position}"
@@ -354,11 +367,11 @@ def _standing(log: Log, topic: Topic, group: str, printed: int) -> str:
     ]
     more = f" and in {counted(len(read) - _PLACES_SHOWN, 'more partition')}" if len(read) > _PLACES_SHOWN else ""
     left = counted(sum(each.lag_records for each in read), "record")
-    return f"{told}; the group {group!r} stands at {', '.join(places)}{more}, with {left} left."
+    return f"{printed_text}; the group {group!r} stands at {', '.join(places)}{more}, with {left} left."
 
 
 def _resume(invocation: Invocation, topic: Topic, delivery: Delivery) -> str:
-    """The same command again: the group knows the place."""
+    """Return the same command again; the group's cursor says where to continue."""
     options, left = delivery.options, delivery.left
     if left == 0:
         return "Everything was printed."

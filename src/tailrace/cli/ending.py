@@ -1,10 +1,10 @@
-"""How a command ends before its time."""
+"""Exceptions that end a command early."""
 
 from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command that cannot go on: a code of the table of exit codes, one sentence, and the next step, a line each."""
+    """A command that cannot continue: a code of the table of exit codes, one sentence, and lines with the next step."""
 
     def __init__(self, code: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class CommandError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with where to go on."""
+    """Ctrl-C, with a text that says how to continue."""
 
     def __init__(self, hint: str) -> None:
         super().__init__()

@@ -1,18 +1,18 @@
-"""Failures: the one table of exit codes, and how an error is told."""
+"""Failures: the table of exit codes, and the report of an error on stderr."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EACCES, EPERM
 
 import click
 
 from tailrace.cli.ending import CommandError, Interrupted
-from tailrace.cli.invocation import Invocation, tell
+from tailrace.cli.invocation import Invocation, print_line
 from tailrace.cli.quoting import quote
 from tailrace.errors import CorruptionError, DurabilityError, StorageError, TailraceError
 
@@ -20,7 +20,7 @@ OK, FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGE, BUSY, STORAGE, NOT_ALLOWED, NOTH
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-# Every error code, of the library and of the command line itself, with its exit code.
+# Exit code by error code, for those of the library and of the command line itself.
 EXIT_CODES = {
     "error": FAILED,
     "open": FAILED,
@@ -42,11 +42,13 @@ EXIT_CODES = {
     "record-too-large": FAILED,
     "position": FAILED,
     "offset-out-of-range": NOT_FOUND,
+    "record-gone": NOT_FOUND,
     "offset-mismatch": CONFLICT,
     "ownership": CONFLICT,
     "partition-lost": CONFLICT,
     "group-not-found": NOT_FOUND,
     "group-busy": BUSY,
+    "immutable": CONFLICT,
     "storage": STORAGE,
     "disk-full": STORAGE,
     "durability": STORAGE,
@@ -54,7 +56,7 @@ EXIT_CODES = {
     "limit": FAILED,
     "busy": BUSY,
     "missing-extra": FAILED,
-    # Of the command line itself.
+    # Codes of the command line itself.
     "usage": USAGE,
     "bad-input": FAILED,
     "declined": FAILED,
@@ -68,9 +70,9 @@ EXIT_CODES = {
 }
 
 
-# What the library says to a program, said to somebody at a shell; a hint that is not here serves both.
+# By error code: the hint for a person at a shell in place of the library's, which addresses a program.
 HINTS = {
-    "locked": "Nothing was changed; see who holds it, and what to do, with: tailrace doctor",
+    "locked": "Nothing was changed; see which process holds it, and what to do, with: tailrace doctor",
     "read-only": "Nothing was written; ask for the right to write to the directory of the log.",
     "recovery-needed": "Nothing is lost; a command that writes recovers the log, so ask for the right to write to it.",
     "topic-exists": "The topic was not changed; see it with: tailrace topic show NAME",
@@ -82,7 +84,7 @@ HINTS = {
     "offset-out-of-range": "Nothing was skipped; see where the topic begins and ends with: tailrace topic show NAME",
     "partition-lost": (
         "What was printed since the last stored cursor will be read again by the new owner; "
-        "see who that is with: tailrace group show NAME"
+        "see which member that is with: tailrace group show NAME"
     ),
     "limit": "Nothing of this call was written; take a smaller one.",
     "busy": "Nothing of this call was written; try again.",
@@ -90,20 +92,28 @@ HINTS = {
 
 
 @contextmanager
-def wrong_arguments() -> Iterator[None]:
-    """Inside, a TypeError or ValueError is what the library says of an argument: a setting it does not know, say.
+def wrong_arguments(*options: str) -> Iterator[None]:
+    """Turn a TypeError or ValueError of the block into a UsageError: the library refused an argument.
 
-    Only for calls that check arguments and little else: anywhere else such an error is a fault of Tailrace.
+    Only for calls that check arguments and little else: anywhere else such an error is a defect of Tailrace. Name the
+    arguments that are options of the command, such as "max_processing", to have them named as options.
     """
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(_in_shell_words(str(error), options)) from None
+
+
+def _in_shell_words(message: str, options: Iterable[str]) -> str:
+    """Return what the library says of an argument as it is written at a shell: `none`, and options with dashes."""
+    for name in options:
+        message = message.replace(f"{name}=", f"--{name.replace('_', '-')} ")
+    return re.sub(r"\bNone\b", "none", message)
 
 
 @contextmanager
 def answering(deed: str) -> Iterator[None]:
-    """Inside, what was done is printed; where that fails, the error says that it was done."""
+    """Run the block that prints what was done; if printing fails, raise an error which says that `deed` was done."""
     try:
         yield
         sys.stdout.flush()
@@ -118,52 +128,52 @@ def answering(deed: str) -> Iterator[None]:
 
 
 def report(error: BaseException, invocation: Invocation, arguments: list[str]) -> int:
-    """Tell an error on stderr, in words or as JSON, and give its exit code."""
+    """Print an error on stderr, as text or as JSON, and return its exit code."""
     try:
         sys.stdout.flush()
     except OSError:
-        # What cannot be written now must not be tried again at exit, which would change the exit code.
+        # Otherwise Python would flush the unwritten bytes again at exit, fail, and change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError) and not isinstance(error, TailraceError):
-        # The reader has left, which is no failure.
+        # The reader closed the pipe, which is not a failure.
         return BROKEN_PIPE
     code, message, hint = _describe(error, invocation)
-    # A command adds to an error what it had done before, with add_note(), which a wrong argument leaves undone.
+    # A command adds what it had done before with add_note(); a wrong argument means that nothing was done.
     notes = () if code == "usage" else getattr(error, "__notes__", ())
     lines = [line for text in (hint, *notes) for line in invocation.whole(text).split("\n") if line]
     if _wants_json(invocation, arguments):
         import json
 
-        tell(json.dumps({"error": {"code": code, "message": message, "hint": "\n".join(lines)}}))
+        print_line(json.dumps({"error": {"code": code, "message": message, "hint": "\n".join(lines)}}))
     else:
         from tailrace.cli.quoting import printable
 
         for line in (f"tailrace: {message}", *lines):
-            tell(printable(line))
+            print_line(printable(line))
     if code == "internal" and invocation.verbose:
         import traceback
 
-        tell("".join(traceback.format_exception(error)).rstrip())
+        print_line("".join(traceback.format_exception(error)).rstrip())
     return EXIT_CODES.get(code, FAILED)
 
 
 def _describe(error: BaseException, invocation: Invocation) -> tuple[str, str, str]:
-    """The code, the sentence and the next step."""
+    """Return the code, the message and the hint of an error."""
     if isinstance(error, TailraceError):
         own = error.hint if "hint" in vars(error) else HINTS.get(error.code, error.hint)
         if isinstance(error, CorruptionError) and error.repaired:
             topic = "TOPIC" if error.topic is None else quote(error.topic)
             own = (
                 "A repair has given these records up, and every other one can be read; "
-                f"read on behind them with: tailrace read {topic} --on-damage skip"
+                f"read on after them with: tailrace read {topic} --on-damage skip"
             )
         if _is_forbidden(error):
             safe = "Nothing was changed"
             if isinstance(error, StorageError):
                 safe = "What was acknowledged before is unharmed"
-            asked = f"{safe}; ask for the right to it, or act as the user whom the files belong to."
-            told = isinstance(error, StorageError) and "hint" in vars(error)
-            return "not-allowed", str(error), own if told else asked
+            ask = f"{safe}; ask for the right to it, or act as the user whom the files belong to."
+            has_own = isinstance(error, StorageError) and "hint" in vars(error)
+            return "not-allowed", str(error), own if has_own else ask
         return error.code, str(error), own
     if isinstance(error, CommandError):
         return error.code, error.message, error.hint
@@ -171,7 +181,7 @@ def _describe(error: BaseException, invocation: Invocation) -> tuple[str, str, s
         return "interrupted", "Interrupted.", error.hint if isinstance(error, Interrupted) else ""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        # click lists choices a line each.
+        # click lists choices on several lines.
         message = re.sub(r"\s*\n\s*", " ", error.format_message())
         return "usage", message, f"Run: {context.command_path if context else invocation.command} --help"
     if isinstance(error, OSError):
@@ -180,7 +190,7 @@ def _describe(error: BaseException, invocation: Invocation) -> tuple[str, str, s
 
 
 def _is_forbidden(error: TailraceError) -> bool:
-    """Whether it is a right that is missing, which no look at the disk would mend."""
+    """Return whether a permission is missing, so that checking the disk would not help."""
     cause = error if isinstance(error, StorageError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in (EACCES, EPERM) and not isinstance(error, DurabilityError)
 
@@ -196,7 +206,7 @@ def _describe_os_error(error: OSError) -> tuple[str, str, str]:
 
 
 def _wants_json(invocation: Invocation, arguments: list[str]) -> bool:
-    """Whether errors are told as JSON; a wrong option may come before `-o` was parsed."""
+    """Return whether errors are printed as JSON; a wrong option may be found before `-o` was parsed."""
     if invocation.output in ("json", "jsonl"):
         return True
     for index, argument in enumerate(arguments):

@@ -13,14 +13,14 @@ from tailrace.cli.invocation import OUTPUTS, Invocation
 if TYPE_CHECKING:
     _Choice = click.Choice[str]
 else:
-    # Before its version 8.2 that of click is not generic.
+    # Before version 8.2 click.Choice is not generic.
     _Choice = click.Choice
 
 _OUTPUT_HELP = f"Format of the output: {', '.join(OUTPUTS)}.  [default: auto]"
 
 
 def global_options() -> list[click.Option]:
-    """The options that every command takes; each one given sets a field of the Invocation."""
+    """Return the options that every command takes; each one given sets a field of the Invocation."""
 
     def option(*names: str, **attributes: Any) -> click.Option:
         return GlobalOption(names, expose_value=False, default=None, callback=_remember, **attributes)
@@ -56,11 +56,11 @@ def global_options() -> list[click.Option]:
 
 
 class GlobalOption(click.Option):
-    """An option of every command, listed apart from a command's own."""
+    """An option of every command, listed apart from the command's own options in its help."""
 
 
 class OutputChoice(_Choice):
-    """A format of the output; one that is asked for and not there is told what to do instead."""
+    """An output format; the error for a wrong one suggests what to use instead."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "parquet":
@@ -87,7 +87,7 @@ def _format_options(command: click.Command, context: click.Context, formatter: c
 
 
 class Command(click.Command):
-    """A command with the global options; with `times` an argument such as -10m is a time, not options."""
+    """A command with the global options; with `times` an argument such as -10m is a time, not an option."""
 
     def __init__(self, *arguments: Any, times: bool = False, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -106,7 +106,7 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def _times_last(self, arguments: list[str]) -> list[str]:
-        """The arguments with any `-10m` that stands alone moved behind `--`, where no options are."""
+        """Return the arguments with each `-10m` that is not the value of an option moved after `--`."""
         valued = {
             name
             for parameter in self.params

@@ -1,4 +1,4 @@
-"""Input: files and pipes of any size as batches of entries, each entry a record to be appended."""
+"""Input: reads files and pipes of any size as batches of entries, each entry a record to append."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from datetime import datetime
     from json import JSONDecoder
 
-# One batch is one append, whole or absent: large enough for one sync to cost little, small enough for memory.
+# One batch is one append, all or nothing: large enough to amortize a sync, small enough for memory.
 BATCH_BYTES_MAX = 4 << 20
 BATCH_ENTRIES_MAX = 65_536
-# No record is larger, so that a longer line or file is refused before it fills the memory.
+# The maximum of a record, so that a longer line or file is refused before it fills the memory.
 ENTRY_BYTES_MAX = 64 << 20
 KEY_BYTES_MAX = 1 << 20
 HEADERS_BYTES_MAX = 1 << 20
 HEADER_NAME_BYTES_MAX = 65_535
-# A pipe is read on for so long before what has come is appended.
+# How long to wait for more bytes of a pipe before the lines read so far are appended.
 _LINGER_SECONDS = 0.005
 _READ_BYTES = 1 << 18
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class InputRecord(NamedTuple):
-    """A record to be appended; None for the time is now."""
+    """A record to append; a timestamp of None means the time of the append."""
 
     value: bytes | None
     key: bytes | None = None
@@ -39,7 +39,7 @@ class InputRecord(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that is no record, and why; `lines` is how many lines it took with it, itself included."""
+    """A line that is not a record, and the reason; `lines` counts the lines skipped with it, itself included."""
 
     line: int
     reason: str
@@ -47,14 +47,14 @@ class BadLine(NamedTuple):
 
 
 class InputBatch(NamedTuple):
-    """What one stretch of input holds; `line` is the last line of it."""
+    """The entries and bad lines of one chunk of input; `line` is the number of its last line."""
 
     entries: list[InputRecord]
     bad: list[BadLine]
     line: int
 
 
-# Makes an entry of a line, or raises ValueError with the reason.
+# Returns the entry of a line, None for a line to skip, or raises ValueError with the reason.
 Parse = Callable[[bytes], InputRecord | None]
 
 
@@ -67,9 +67,9 @@ def read_lines(
     text: bool = False,
     value_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> Iterator[InputBatch]:
-    """Batches of lines from `first_line` on; a slow pipe gives what it has. Unless lenient, a bad line is the last.
+    """Yield batches of lines from `first_line` on, without waiting for a slow pipe; unless lenient, stop at a bad line.
 
-    With `text` a mark of the byte order before the first line is no part of it.
+    With `text`, a byte order mark before the first line is removed.
     """
     line = 0
     for texts in complete_lines(stream):
@@ -97,7 +97,7 @@ def read_lines(
 
 
 def parse_values(values: Sequence[bytes], parse: Parse) -> InputBatch:
-    """Values that were given as arguments, counted as lines; one bad value leaves no entries."""
+    """Return values given as arguments as one batch, counted as lines; one bad value leaves no entries."""
     entries: list[InputRecord] = []
     for number, value in enumerate(values, 1):
         try:
@@ -110,7 +110,7 @@ def parse_values(values: Sequence[bytes], parse: Parse) -> InputBatch:
 
 
 def check_sizes(entry: InputRecord, value_bytes_max: int) -> None:
-    """Refuse an entry that the topic would refuse, and a whole batch with it."""
+    """Raise ValueError for an entry that the topic would refuse, since it would refuse the whole batch with it."""
     value, key, headers, _ = entry
     if value is not None and len(value) > value_bytes_max:
         raise ValueError(f"its value has {len(value):,} bytes, and the topic takes {value_bytes_max:,}")
@@ -120,13 +120,13 @@ def check_sizes(entry: InputRecord, value_bytes_max: int) -> None:
         sizes = [len(name.encode()) for name, _ in headers.pairs]
         if max(sizes) > HEADER_NAME_BYTES_MAX:
             raise ValueError(f"the name of a header is longer than {HEADER_NAME_BYTES_MAX:,} bytes")
-        # Each has two lengths before it.
+        # Two length fields precede each header.
         if sum(sizes) + sum(6 + len(data) for _, data in headers.pairs) > HEADERS_BYTES_MAX:
             raise ValueError(f"its headers take more than {HEADERS_BYTES_MAX:,} bytes")
 
 
 def read_whole(stream: IO[bytes], key: bytes | None) -> InputRecord:
-    """Everything as one record, byte for byte."""
+    """Read the whole stream as one record, byte for byte."""
     parts = []
     room = ENTRY_BYTES_MAX + 1
     while room and (part := stream.read(min(room, _READ_BYTES))):
@@ -136,14 +136,14 @@ def read_whole(stream: IO[bytes], key: bytes | None) -> InputRecord:
 
 
 def line_parser(key: bytes | None, key_field: str | None) -> Parse:
-    """A line is a value; with a key field it is a JSON object that has it."""
+    """Return a parser that takes a line as the value; with a key field the line is a JSON object that has the field."""
     if key_field is None:
         return lambda text: InputRecord(text, key)
     return lambda text: InputRecord(text, _field_key(_load(text), key_field))
 
 
 def json_parser(key_field: str | None) -> Parse:
-    """A line is JSON and is stored as it stands; blank lines are passed over."""
+    """Return a parser that takes a line of JSON as the value, unchanged, and skips blank lines."""
 
     def parse(text: bytes) -> InputRecord | None:
         text = text.strip()
@@ -156,7 +156,7 @@ def json_parser(key_field: str | None) -> Parse:
 
 
 def record_parser(key: bytes | None, key_field: str | None) -> Parse:
-    """A line is a record as `read -o jsonl` prints it: value or value_base64, key, headers, timestamp."""
+    """Return a parser for records as `read -o jsonl` prints them: value or value_base64, key, headers, timestamp."""
 
     def parse(text: bytes) -> InputRecord | None:
         if not text.strip():
@@ -185,7 +185,7 @@ class InputColumns(NamedTuple):
 
 
 def columns(entries: Sequence[InputRecord]) -> InputColumns:
-    """Column by column, None for one that no entry has."""
+    """Return the entries column by column; a column that no entry has is None."""
     values, keys, headers, timestamps = (list(column) for column in zip(*entries, strict=True))
     now = time_ns() // 1_000
     return InputColumns(
@@ -199,7 +199,7 @@ def columns(entries: Sequence[InputRecord]) -> InputColumns:
 
 
 def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Lines without their line feeds, as many as have come; the last may lack its own."""
+    """Yield the complete lines read so far, without line feeds; the last line of the input may lack its own."""
     pending: list[bytes] = []
     pending_bytes = 0
     for chunk in _chunks(stream):
@@ -210,7 +210,7 @@ def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
                 yield texts[start : start + BATCH_ENTRIES_MAX]
             pending, pending_bytes = [], 0
         if tail and pending_bytes <= ENTRY_BYTES_MAX:
-            # Of a line that is too long only enough is kept to tell so.
+            # A line that is too long is kept only as far as needed to detect it.
             pending.append(tail)
             pending_bytes += len(tail)
     if pending:
@@ -218,7 +218,7 @@ def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    """What the stream has, up to a batch at a time, without waiting for a batch to fill."""
+    """Yield the bytes that are available, up to a batch at a time, without waiting for a batch to fill."""
     try:
         number = stream.fileno()
     except OSError:
@@ -250,7 +250,7 @@ def _load(text: bytes) -> Any:
 
 @lru_cache(1)
 def _decoder() -> JSONDecoder:
-    """One that takes JSON alone: Python's own also takes numbers that are none."""
+    """Return a strict JSON decoder: Python's own also accepts NaN and Infinity."""
     from json import JSONDecoder
 
     def refuse(name: str) -> NoReturn:
@@ -260,7 +260,7 @@ def _decoder() -> JSONDecoder:
 
 
 def reason_of(error: Exception) -> str:
-    """What is wrong with a line, in words."""
+    """Return what is wrong with a line, as text."""
     if isinstance(error, UnicodeEncodeError):
         return "it holds half of a surrogate pair, which UTF-8 cannot store"
     if isinstance(error, RecursionError):
@@ -275,7 +275,7 @@ def _field_key(loaded: Any, name: str) -> bytes | None:
 
 
 def _as_data(value: Any) -> bytes | None:
-    """Text as UTF-8, null as no data, anything else as JSON without spaces."""
+    """Return text as UTF-8, null as None, anything else as JSON without spaces."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -305,7 +305,7 @@ def _from_base64(encoded: Any, name: str) -> bytes:
 
 
 def _headers(fields: dict[str, Any]) -> HeaderList | None:
-    """Headers as `read -o jsonl` prints them; a list is a name that repeats."""
+    """Parse headers as `read -o jsonl` prints them; a list is a repeated name."""
     pairs: list[tuple[str, bytes]] = []
     for field in ("headers", "headers_base64"):
         given = fields.get(field) or {}

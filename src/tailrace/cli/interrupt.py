@@ -1,4 +1,4 @@
-"""What ends a command from outside: a Ctrl-C that waits for a whole frame, and a reader of stdout that leaves."""
+"""Interruptions of a command: Ctrl-C deferred until a frame is whole, and a reader of stdout that closes the pipe."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _AGAIN_MILLISECONDS = 50
 
 
 class Hold:
-    """Inside, Ctrl-C waits for the end of the block, which may look at `asked`; a second one does not wait."""
+    """Defers Ctrl-C to the end of its block, which may check `interrupted`; a second one acts at once."""
 
     def __enter__(self) -> Self:
-        self.asked = False
-        # Only the main thread may set handlers, and only it gets KeyboardInterrupt.
+        self.interrupted = False
+        # Only the main thread may set signal handlers, and only it receives KeyboardInterrupt.
         self._main = threading.current_thread() is threading.main_thread()
         if self._main:
-            self._before = signal.signal(signal.SIGINT, self._ask)
+            self._before = signal.signal(signal.SIGINT, self._on_interrupt)
         return self
 
     def __exit__(
@@ -30,24 +30,24 @@ class Hold:
     ) -> None:
         if self._main:
             signal.signal(signal.SIGINT, self._before)
-        if self.asked and error is None:
+        if self.interrupted and error is None:
             raise KeyboardInterrupt
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
             raise KeyboardInterrupt
-        self.asked = True
+        self.interrupted = True
 
 
 class _Departed(BaseException):
-    """The reader has left; no OSError, which the library would take for a failure of the disk."""
+    """The reader closed the pipe; not an OSError, which the library would take for a failure of the disk."""
 
 
 @contextmanager
 def ended_by_departure() -> Iterator[None]:
-    """Inside, BrokenPipeError comes as soon as the reader of stdout leaves, though there may be nothing to write.
+    """Raise BrokenPipeError in the block as soon as the reader of stdout closes it, even if nothing is being written.
 
-    Without it a command that waits for records behind `| head -3` would go on until one more is written.
+    Otherwise `tailrace read -f | head -3` would wait for one more record after head has exited.
     """
     descriptor = _pipe()
     if descriptor is None or threading.current_thread() is not threading.main_thread():
@@ -62,16 +62,16 @@ def ended_by_departure() -> Iterator[None]:
 
 
 class _Departure:
-    """A thread that waits for the reader of a pipe to leave, and then tells the main thread by a signal."""
+    """A thread that waits until the reader of a pipe closes it, then notifies the main thread by a signal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._heard = False
+        self._handled = False
         self._over, self._end = os.pipe()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="tailrace-departure")
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGPIPE, self._hear)
+        self._before = signal.signal(signal.SIGPIPE, self._on_closed_pipe)
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -84,24 +84,25 @@ class _Departure:
         from select import POLLIN, poll
 
         look = poll()
-        # Errors and hang-ups are told unasked.
+        # poll() reports errors and hang-ups even with an empty event mask.
         look.register(self._descriptor, 0)
         look.register(self._over, POLLIN)
-        told = [number for number, _ in look.poll()]
+        events = [number for number, _ in look.poll()]
         look.unregister(self._descriptor)
-        while self._over not in told and not self._heard:
-            # A signal right before the main thread falls asleep does not wake it; the next one does.
+        while self._over not in events and not self._handled:
+            # A signal that arrives just before the main thread blocks does not wake it, so signals repeat until one is
+            # handled.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
-            told = [number for number, _ in look.poll(_AGAIN_MILLISECONDS)]
+            events = [number for number, _ in look.poll(_AGAIN_MILLISECONDS)]
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if not self._heard:
-            self._heard = True
+    def _on_closed_pipe(self, number: int, frame: FrameType | None) -> None:
+        if not self._handled:
+            self._handled = True
             raise _Departed
 
 
 def _pipe() -> int | None:
-    """The descriptor of stdout when it is something whose other end can be closed."""
+    """Return the descriptor of stdout if it is a pipe or a socket, whose other end can be closed."""
     from stat import S_ISFIFO, S_ISSOCK
 
     try:

@@ -1,4 +1,4 @@
-"""One call of the command line: what the global options say, and the log they name."""
+"""One call of the command line: its global options, and the log they name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Intent = Literal["read", "change", "create"]
 
 _NAMESPACE = "TAILRACE_NAMESPACE"
 _JOURNAL = "TAILRACE_JOURNAL_BYTES"
-# A command in a sentence that works on the log at hand, and what stands in it for a name that the caller knows.
+# Commands in a sentence that apply to the current log, and the NAME in them that the given arguments may replace.
 _COMMANDS = re.compile(r"\btailrace (read|topic|group|namespace|stats|doctor|verify|repair|vacuum|backup)\b")
 _NAMES = re.compile(r"\btailrace (topic|group) (\w+) NAME\b")
 OUTPUTS = ("auto", "table", "json", "jsonl", "csv", "arrow")
 
 
 def draws(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that knows colours, and how to go back and write anew."""
+    """Return whether a stream is a terminal that supports colours and cursor movement."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -43,11 +43,11 @@ class Invocation:
         self.verbose = False
         self.no_color = False
         self.yes = False
-        # The command that runs, as it is typed: "tailrace topic trim".
+        # The command that runs, as typed: "tailrace topic trim".
         self.command = "tailrace"
-        # All that was typed behind the name of the program.
+        # All arguments after the name of the program.
         self.arguments: list[str] = []
-        # What it was given, by the names of its arguments and options.
+        # Its arguments and options by name.
         self.given: dict[str, Any] = {}
 
     @property
@@ -56,7 +56,7 @@ class Invocation:
         return os.environ.get(_NAMESPACE, "") if self.namespace is None else self.namespace
 
     def open(self, intent: Intent, *, space: str | None = None) -> Log:
-        """The log that was named; only "create" makes one that is not there. `space` overrides the namespace."""
+        """Open the log that was named; only "create" makes a missing one. `space` overrides the namespace."""
         location = self.log or os.environ.get("TAILRACE_LOG")
         if not location:
             raise click.UsageError("No log was named: add -L PATH, or set TAILRACE_LOG.")
@@ -70,14 +70,14 @@ class Invocation:
         except NotALogError as error:
             raise explained(error, location, namespace) from None
         except ValueError as error:
-            # The one argument of opening that comes from the environment.
+            # The only argument of opening that comes from the environment.
             if _JOURNAL not in str(error):
                 raise
             raise click.UsageError(str(error)) from None
 
     @contextmanager
     def located(self) -> Iterator[tuple[str, str]]:
-        """The directory that was named and the namespace in it, "" for none, for a log that may not open."""
+        """Yield the directory of the log and the namespace, "" for none, without opening it: it may not open."""
         location = self.log or os.environ.get("TAILRACE_LOG")
         if not location:
             raise click.UsageError("No log was named: add -L PATH, or set TAILRACE_LOG.")
@@ -86,7 +86,7 @@ class Invocation:
             yield location, self.space
 
     def inner(self, log: Log, name: str) -> Log:
-        """A namespace of an open log, for reading."""
+        """Open a namespace of an open log for reading, recovering it first if needed."""
         import tailrace
 
         try:
@@ -106,7 +106,7 @@ class Invocation:
             try:
                 log = tailrace.open(location, "r", namespace=namespace)
             except tailrace.errors.RecoveryNeededError:
-                # There is a log, so that opening it for writing creates nothing and recovers it.
+                # The log exists, so opening it for writing creates nothing and recovers it.
                 self.note("The log was not closed cleanly: recovering it first.")
             else:
                 if intent == "read":
@@ -115,7 +115,7 @@ class Invocation:
         return tailrace.open(location, "a", namespace=namespace)
 
     def naming(self, *, space: bool = True) -> list[str]:
-        """The options that name the log at hand, as far as they were given: the environment names the rest."""
+        """Return the options that name the current log, as far as they were given: the environment names the rest."""
         given: list[str] = []
         if self.log is not None:
             given += ["-L", self.log]
@@ -124,7 +124,7 @@ class Invocation:
         return given
 
     def format(self, *, arrow: bool = False) -> str:
-        """The format of the output: `auto` is "table" on a terminal and "plain" in a pipe."""
+        """Return the output format; `auto` is "table" on a terminal and "plain" in a pipe."""
         if self.output == "arrow" and not arrow:
             raise click.UsageError("-o arrow is for records: use it with read, tail or get.")
         if self.output == "auto":
@@ -137,44 +137,44 @@ class Invocation:
         return not self.no_color and not os.environ.get("NO_COLOR") and draws(sys.stdout)
 
     def note(self, text: str) -> None:
-        """A sentence beside the data, on stderr."""
+        """Print a sentence on stderr, unless --quiet."""
         if not self.quiet:
-            tell(self.whole(text))
+            print_line(self.whole(text))
 
     def whole(self, text: str) -> str:
-        """The same with every command in it ready to be pasted: with the log and the namespace that were named."""
+        """Return a text with every command in it ready to paste: with the log, namespace and name that were given."""
 
         from tailrace.cli.quoting import quote
 
         def named(found: re.Match[str]) -> str:
             kind = found[1]
             name = self.given.get("name" if self.command.startswith(f"tailrace {kind} ") else kind)
-            # A name that the shell could take for an option needs more than a place in a sentence.
+            # A name that starts with - would be taken for an option, so NAME stays a placeholder.
             known = isinstance(name, str) and name and not name.startswith("-")
             return f"tailrace {kind} {found[2]} {quote(str(name))}" if known else found[0]
 
         def placed(found: re.Match[str]) -> str:
-            # Of namespaces the log itself is asked, whichever was named.
+            # The namespace commands work on the log itself, so -N is left out.
             words = self.naming(space=found[1] != "namespace")
             return " ".join(["tailrace", *map(quote, words), found[1]])
 
         lines = []
         for line in text.split("\n"):
-            told = _NAMES.sub(named, line)
-            # Whoever wrote the log into a command knows better, and a help is about none.
+            named_line = _NAMES.sub(named, line)
+            # A command that already names its log is kept as it is, and --help needs none.
             known = " -L " in line or " -N " in line or line.endswith(" --help")
-            lines.append(told if known else _COMMANDS.sub(placed, told))
+            lines.append(named_line if known else _COMMANDS.sub(placed, named_line))
         return "\n".join(lines)
 
     def detail(self, text: str) -> None:
-        """A note for those who ask for more."""
+        """Print a sentence on stderr if --verbose."""
         if self.verbose:
             self.note(text)
 
 
 @contextmanager
 def _namespace_hidden() -> Iterator[None]:
-    """Inside, the environment names no namespace: the library reads it as well, where "none" cannot override it."""
+    """Unset the namespace in the environment during the block: the library reads it, and None cannot override it."""
     hidden = os.environ.pop(_NAMESPACE, None)
     try:
         yield
@@ -183,26 +183,26 @@ def _namespace_hidden() -> Iterator[None]:
             os.environ[_NAMESPACE] = hidden
 
 
-def tell(text: str) -> None:
-    """A line on stderr; a stderr that takes nothing must not change what the command does, nor its exit code."""
+def print_line(text: str) -> None:
+    """Print a line on stderr; a failure to do so must not change what the command does, nor its exit code."""
     try:
         click.echo(text, err=True)
     except OSError:
-        # What could not be written would be tried again at exit, and fail there.
+        # Otherwise Python would try to write the unwritten bytes at exit, and fail there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def explained(error: NotALogError, location: str, namespace: str) -> Exception:
-    """The error for a log that is not there, in the words of the command line."""
+    """Return the error for a missing log in the terms of the command line."""
     from tailrace.cli.ending import CommandError
 
     named = error.message.partition(IDENTITY_NAME)[0] + IDENTITY_NAME
     if os.path.isfile(named):
-        # It is a log, and what says so is damaged.
+        # The identity file exists, so this is a log whose identity is damaged.
         return CommandError("corruption", error.message, error.hint)
     if namespace and os.path.isfile(os.path.join(location, IDENTITY_NAME)):
-        told = f"{os.path.abspath(location)} has no namespace {namespace!r}."
-        message = error.message if " namespace " in error.message else told
+        missing = f"{os.path.abspath(location)} has no namespace {namespace!r}."
+        message = error.message if " namespace " in error.message else missing
         return CommandError(
             "not-found", message, "Nothing was created; list the namespaces with: tailrace namespace ls"
         )
@@ -217,7 +217,7 @@ def explained(error: NotALogError, location: str, namespace: str) -> Exception:
 
 
 def _found(location: str) -> str:
-    """What is there in place of a log."""
+    """Return a description of what a location holds in place of a log."""
     if not os.path.isdir(location):
         return "is a file, not a directory" if os.path.exists(location) else "does not exist"
     try:

@@ -1,4 +1,4 @@
-"""How far the groups are behind, by topic."""
+"""Lag of consumer groups, by topic."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LAG_FIELDS = ("name", "lag_records", "lag_seconds")
 
 
 def lags_by_topic(invocation: Invocation, log: Log) -> dict[str, list[dict[str, Any]]]:
-    """For each topic that groups read, those groups with what they have not read of it yet."""
-    from tailrace.errors import DataError
+    """Return, for each topic that groups read, the lag of each of those groups."""
+    from tailrace.errors import DataError, VersionError
 
     try:
         groups = log.groups()
-    except DataError as error:
-        # A damaged group must not hide the topics.
+    except (DataError, VersionError) as error:
+        # A group that is damaged, or that reads a topic of a newer version, must not hide the topics.
         invocation.note(f"The groups are not shown: {error}")
         return {}
     found: dict[str, dict[str, dict[str, Any]]] = {}

@@ -14,7 +14,7 @@ _SEPARATORS = str.maketrans(SHORT)
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in CODES if code >= 0x7F}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PROGRESS_SECONDS = 0.1
-# Numbers that name something, and are typed again as they are shown.
+# Numbers that identify something, printed without separators so that they can be typed again.
 _NUMBERS = frozenset(
     ("partition", "offset", "first", "last", "position", "earliest", "latest", "durable", "before", "now", "new", "pid")
 )
@@ -22,12 +22,12 @@ _TIMES = ("oldest", "newest", "since", "moved")
 
 
 def shown(text: str) -> str:
-    """A text as stdout may have it: safe on a terminal; in a pipe as it is, so that a name can be used again."""
+    """Return a text for stdout: escaped on a terminal, unchanged in a pipe so that a name can be used again."""
     return printable(text) if sys.stdout.isatty() else text
 
 
 def display_width(text: str) -> int:
-    """Columns that a text takes on a terminal."""
+    """Return the columns that a text takes on a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -36,7 +36,7 @@ def display_width(text: str) -> int:
 
 
 def clip(text: str, columns: int | None) -> str:
-    """The text cut to so many columns, with a mark where it was cut; None leaves it whole."""
+    """Return the text cut to `columns` columns, with a mark where it was cut; None leaves it whole."""
     if columns is None or (len(text) <= columns and display_width(text) <= columns):
         return text
     kept = text[: max(columns - 1, 0)]
@@ -46,7 +46,7 @@ def clip(text: str, columns: int | None) -> str:
 
 
 def terminal_columns() -> int | None:
-    """Columns of the terminal that stdout is, None for a pipe."""
+    """Return the columns of the terminal on stdout, or None for a pipe."""
     if not sys.stdout.isatty():
         return None
     from shutil import get_terminal_size
@@ -55,7 +55,7 @@ def terminal_columns() -> int | None:
 
 
 def human_size(size: float) -> str:
-    """Bytes in three digits and a binary unit."""
+    """Return bytes with three digits and a binary unit."""
     unit = 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size /= 1024
@@ -64,7 +64,7 @@ def human_size(size: float) -> str:
 
 
 def human_cell(name: str, value: Any) -> str:
-    """A value for people, by the name of its field."""
+    """Return a value for people, formatted by the name of its field."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def human_cell(name: str, value: Any) -> str:
 
 
 def exact_cell(value: Any) -> str:
-    """A value for programs: exact, and only on a terminal without controls."""
+    """Return a value for programs, exact; control characters are escaped only on a terminal."""
     if value is None:
         return ""
     if isinstance(value, (Mapping, list)):
@@ -100,17 +100,17 @@ def exact_cell(value: Any) -> str:
 
 
 def plain_cell(value: Any) -> str:
-    """A value for programs, on one line and without tabs."""
+    """Return a value for programs, on one line and without tabs."""
     return exact_cell(value).translate(_SEPARATORS)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON on one line, or indented; on a terminal nothing in it can be a control."""
+    """Return JSON on one line, or indented; on a terminal control characters are escaped."""
     return json_encoder(indent)(value)
 
 
 def json_encoder(indent: int | None = None) -> Callable[[Any], str]:
-    """What to_json() does, made once for many values."""
+    """Return a function that does what to_json() does, prepared once for many values."""
     from json import JSONEncoder
 
     encode = JSONEncoder(ensure_ascii=False, indent=indent).encode
@@ -118,14 +118,14 @@ def json_encoder(indent: int | None = None) -> Callable[[Any], str]:
 
 
 def write(text: str) -> None:
-    """Text to stdout, as UTF-8 whatever the locale says."""
+    """Write text to stdout as UTF-8, independent of the locale."""
     sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_rows(
     invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], spare: Sequence[str] = ()
 ) -> None:
-    """A listing: every row has the same fields in every format; a narrow terminal goes without the spare ones."""
+    """Print a listing: every format has the same fields, except that a narrow terminal omits the `spare` ones."""
     layout = invocation.format()
     if layout == "json":
         write(to_json([dict(row) for row in rows], 2) + "\n")
@@ -145,7 +145,7 @@ def write_rows(
 
 
 def write_object(invocation: Invocation, fields: Mapping[str, Any]) -> None:
-    """One thing: a line a field for people, an object for programs."""
+    """Print one object: one line per field for people, an object for programs."""
     layout = invocation.format()
     if layout in ("json", "jsonl"):
         write(to_json(fields, 2 if layout == "json" else None) + "\n")
@@ -161,7 +161,7 @@ def write_object(invocation: Invocation, fields: Mapping[str, Any]) -> None:
 
 
 def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of fields under dotted names; a list of mappings counts from 0."""
+    """Return nested fields under dotted names; the items of a list of mappings are numbered from 0."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -179,7 +179,7 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows in aligned columns under their names; numbers stand to the right, and a terminal's edge cuts a line."""
+    """Return rows in aligned columns under their names, numbers to the right, lines cut at the edge of the terminal."""
     cells = [[human_cell(name, row[name]) for name in columns] for row in rows]
     widths = _widths(columns, rows)
     right = [any(isinstance(row[name], (int, float)) for row in rows) for name in columns]
@@ -199,7 +199,7 @@ def table(invocation: Invocation, columns: Sequence[str], rows: Sequence[Mapping
 
 
 def fitting(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], spare: Sequence[str]) -> list[str]:
-    """The columns that fit a terminal, left out whole and in the order of `spare` before any line need be cut."""
+    """Return the columns that fit the terminal: they are omitted in the order of `spare` until no line must be cut."""
     kept = list(columns)
     edge = terminal_columns()
     for name in spare:
@@ -214,7 +214,7 @@ def _widths(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[i
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows as CSV, quoted where needed, one line feed after each."""
+    """Return rows as CSV, quoted where needed, each ended by a line feed."""
     import csv
     import io
 
@@ -224,24 +224,24 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 class Progress:
-    """One line on stderr that says how far a command is; silent unless stderr is a terminal."""
+    """A progress line on stderr; silent unless stderr is a terminal."""
 
     def __init__(self, invocation: Invocation, verb: str) -> None:
         self._verb = verb
         self._active = draws(sys.stderr) and not invocation.quiet
-        self._started = self._told = monotonic()
+        self._started = self._shown_at = monotonic()
         self._shown = False
 
     @property
     def callback(self) -> Callable[[int, int], None] | None:
-        """What the library calls with bytes done and bytes in all; None when nobody would see it."""
+        """Function for the library to call with bytes done and bytes in all; None when the line would not be shown."""
         return self.update if self._active else None
 
     def update(self, done: int, total: int = 0) -> None:
         now = monotonic()
-        if not self._active or now - self._told < _PROGRESS_SECONDS:
+        if not self._active or now - self._shown_at < _PROGRESS_SECONDS:
             return
-        self._told = now
+        self._shown_at = now
         share = f" of {human_size(total)}  {min(100 * done // total, 100)} %" if total else ""
         rate = human_size(done / (now - self._started))
         sys.stderr.write(f"\r\x1b[K{self._verb} {human_size(done)}{share}  {rate}/s")
@@ -249,7 +249,7 @@ class Progress:
         self._shown = True
 
     def clear(self) -> None:
-        """Take the line away, so that nothing of it mixes with what is printed next."""
+        """Erase the line, so that it does not mix with what is printed next."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

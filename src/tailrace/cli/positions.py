@@ -1,4 +1,4 @@
-"""Places in several topics at once: as JSON on the command line, and checked against the topics that match."""
+"""Offsets in several topics at once: parsed from JSON on the command line, and checked against the matching topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POSITIONS_CHARACTERS_MAX = 100_000
 
 
 def parse_places(text: str, what: str = "START") -> Any:
-    """A start or a stop, as parse_place() reads it, or offsets by topic and partition as JSON."""
+    """Parse a start or a stop: like parse_place(), or offsets by topic and partition as JSON."""
     if not text.startswith("{"):
         return parse_place(text, what)
     import json
@@ -41,14 +41,14 @@ def parse_places(text: str, what: str = "START") -> Any:
 
 
 def own_offsets(place: Any, topic: str) -> Any:
-    """Offsets by topic as those of one topic by partition; any other place as it is."""
+    """Return offsets by topic as those of one topic by partition; return any other place unchanged."""
     if not isinstance(place, dict) or not any(isinstance(key, tuple) for key in place):
         return place
     return {key[1]: offset for key, offset in place.items() if key[0] == topic}
 
 
 def format_positions(positions: Mapping[tuple[str, int], int], *, whole: bool) -> str | None:
-    """The JSON that parse_places() reads; without `whole` what was not begun is left out. None when it is too long."""
+    """Return the JSON that parse_places() reads, or None if too long; without `whole`, offsets 0 are omitted."""
     import json
 
     topics: dict[str, dict[str, int]] = {}
@@ -64,7 +64,7 @@ def format_positions(positions: Mapping[tuple[str, int], int], *, whole: bool) -
 def check_matching(
     pattern: str, infos: Sequence[TopicInfo], places: Mapping[str, Any], partitions: Iterable[int] | None
 ) -> None:
-    """Refuse partitions that no matching topic has, and offsets that could be of any of several."""
+    """Raise UsageError for partitions that no matching topic has, and for offsets that fit several."""
     most = max((info.partitions for info in infos), default=0)
     for index in sorted({*(partitions or ())}):
         if infos and index >= most:

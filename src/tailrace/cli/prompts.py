@@ -1,4 +1,4 @@
-"""The question before anything is destroyed."""
+"""Confirmation before a destructive command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.cli.invocation import Invocation
 
 
 def confirm(invocation: Invocation, deed: str) -> None:
-    """Ask whether to do a deed ("drop 3 records"); --yes answers, and without a terminal nothing is done."""
+    """Ask whether to do `deed` ("drop 3 records"); --yes answers, and without a terminal raise an error."""
     if invocation.yes:
         return
     if not sys.stdin.isatty():
@@ -27,5 +27,5 @@ def confirm(invocation: Invocation, deed: str) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun: 1 record, 2 records."""
+    """Return a count with its noun: 1 record, 2 records."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

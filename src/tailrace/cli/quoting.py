@@ -1,10 +1,10 @@
-"""Text that may hold anything, made safe for a terminal, or for a shell."""
+"""Escaping of arbitrary text for a terminal or a shell."""
 
 from __future__ import annotations
 
 import shlex
 
-# Controls, line separators and marks of direction: each could rewrite what a terminal shows.
+# Control characters, line separators and direction marks: each could change what a terminal shows.
 CODES = (
     *range(0x20),
     *range(0x7F, 0xA0),
@@ -18,12 +18,12 @@ CODES = (
 )
 SHORT = {9: "\\t", 10: "\\n", 13: "\\r"}
 _ESCAPES = {code: SHORT.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}") for code in CODES}
-# How bash and zsh write them inside of a quoted word.
+# How bash and zsh write them inside $'...'.
 _WORD_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "'": "\\'", "\\": "\\\\"}
 
 
 def printable(data: bytes | str | None) -> str:
-    """Text that is safe on a terminal: controls and bytes that are not UTF-8 are escaped."""
+    """Return text that is safe on a terminal: control characters and bytes that are not UTF-8 are escaped."""
     if data is None:
         return ""
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
@@ -33,7 +33,7 @@ def printable(data: bytes | str | None) -> str:
 
 
 def quote(text: str) -> str:
-    """A word as a shell reads it; controls and bytes that are not UTF-8 are written as bash and zsh escape them."""
+    """Quote a word for a shell; control characters and bytes that are not UTF-8 use the escapes of bash and zsh."""
     if printable(text) == text:
         return shlex.quote(text)
     parts = []

@@ -1,4 +1,4 @@
-"""Records as the formats of `-o` and of `-F` print them."""
+"""Renderers: records in the formats of `-o` and `-F`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 class Renderer:
-    """What is printed before, for each batch, and after all records."""
+    """Bytes to print before all records, for each batch, and after all records."""
 
     def begin(self) -> bytes:
-        """What stands before the first record."""
+        """Return the bytes before the first record."""
         return b""
 
     def render(self, records: Sequence[Record]) -> bytes:
-        """The bytes that stand for some records."""
+        """Return the bytes of some records."""
         raise NotImplementedError
 
     def end(self) -> bytes:
-        """What stands after the last record."""
+        """Return the bytes after the last record."""
         return b""
 
 
@@ -46,7 +46,7 @@ class PlainRenderer(Renderer):
 
 
 class LineRenderer(Renderer):
-    """A line a record for people: time, position, key, value."""
+    """One line per record for people: time, position, key, value."""
 
     def __init__(self, invocation: Invocation) -> None:
         from datetime import datetime
@@ -63,7 +63,7 @@ class LineRenderer(Renderer):
         try:
             moment = moment.astimezone()
         except OverflowError:
-            # Within hours of the year 10000 the local time has no date, and stays UTC.
+            # Within hours of the year 10000 the local time has no date, so it stays UTC.
             pass
         when = moment.strftime("%H:%M:%S.%f")[:-3]
         if moment.date() != self._today:
@@ -77,7 +77,7 @@ class LineRenderer(Renderer):
 
 
 class JsonLinesRenderer(Renderer):
-    """A JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self) -> None:
         self._encode = json_encoder()
@@ -88,7 +88,7 @@ class JsonLinesRenderer(Renderer):
 
 
 class JsonRenderer(Renderer):
-    """One JSON array, written as it grows."""
+    """One JSON array, written incrementally."""
 
     def __init__(self) -> None:
         self._separator = "\n  "
@@ -109,7 +109,7 @@ class JsonRenderer(Renderer):
 
 
 class CsvRenderer(Renderer):
-    """A row a record under a line of names."""
+    """One CSV row per record, after a line of names."""
 
     def begin(self) -> bytes:
         return csv_text([CSV_COLUMNS]).encode()
@@ -124,10 +124,10 @@ class CsvRenderer(Renderer):
 
 
 class FormatRenderer(Renderer):
-    """What `-F` asks for: %t topic, %p partition, %o offset, %d time, %k key, %v value, %h headers, %% percent."""
+    """The format of `-F`: %t topic, %p partition, %o offset, %d time, %k key, %v value, %h headers, %% percent."""
 
     def __init__(self, format: str) -> None:
-        # A pipe gets the bytes as they are; a terminal must not be steered by data.
+        # A pipe gets the bytes unchanged; on a terminal data must not act as control sequences.
         data = _terminal_data if sys.stdout.isatty() else _exact_data
         self._parts = _compile(format, data)
 
@@ -142,7 +142,7 @@ class ArrowRenderer(Renderer):
     def __init__(self, empty: Scan) -> None:
         if sys.stdout.isatty():
             raise click.UsageError("-o arrow is not for a terminal: send it to a file or a pipe.")
-        # Raises the library's error, with what to install, where Arrow is missing.
+        # Without pyarrow this raises the library's error, which says what to install.
         self._schema = empty.to_arrow().schema
         self._sink = BytesIO()
 
@@ -168,12 +168,12 @@ class ArrowRenderer(Renderer):
 
 
 def render_values(values: list[bytes | None]) -> bytes:
-    """Each value and a line feed; a tombstone is an empty line."""
+    """Return each value followed by a line feed; a tombstone is an empty line."""
     return b"\n".join([*(value or b"" for value in values), b""])
 
 
 def make_renderer(invocation: Invocation, format: str | None) -> Renderer:
-    """The renderer that the options ask for."""
+    """Return the renderer for the options."""
     if format is not None:
         if not format:
             raise click.UsageError("-F is empty, so nothing would be printed: write '%v\\n'.")
@@ -193,7 +193,7 @@ def make_renderer(invocation: Invocation, format: str | None) -> Renderer:
 
 
 def record_object(record: Record) -> dict[str, Any]:
-    """A record as JSON; bytes that are not UTF-8 stand under a name that ends with _base64."""
+    """Return a record as a JSON object; bytes that are not UTF-8 are under a name that ends with _base64."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -209,14 +209,14 @@ def record_object(record: Record) -> dict[str, Any]:
 
 
 def iso_time(time_us: int) -> str:
-    """A time in UTC, to the microsecond."""
+    """Return a time as ISO text in UTC, to the microsecond."""
     seconds, microseconds = divmod(time_us, 1_000_000)
     return f"{_iso_second(seconds)}.{microseconds:06d}Z"
 
 
 @lru_cache(1_024)
 def _iso_second(seconds: int) -> str:
-    # Records that stand together share their second, and formatting it costs most of a line.
+    # Consecutive records share their second, and formatting it is most of the cost of a line.
     from datetime import UTC, datetime, timedelta
 
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")[:19]
@@ -233,7 +233,7 @@ def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
 
 
 def _put_headers(fields: dict[str, Any], record: Record) -> None:
-    """A text a name, or a list of texts for a name that repeats."""
+    """Add headers to the fields: a text for a name, or a list of texts for a repeated name."""
     grouped: dict[str, list[bytes]] = {}
     for name, data in record.headers.multi_items():
         grouped.setdefault(name, []).append(data)
@@ -248,7 +248,7 @@ def _put_headers(fields: dict[str, Any], record: Record) -> None:
 
 
 def _headers_json(fields: dict[str, Any]) -> str:
-    """The headers as one JSON text, empty for none; those that are not UTF-8 stand under headers_base64."""
+    """Return the headers as JSON text, empty for none; those that are not UTF-8 are under headers_base64."""
     if "headers_base64" in fields:
         return to_json({name: fields[name] for name in ("headers", "headers_base64")})
     return to_json(fields["headers"]) if fields["headers"] else ""

@@ -1,4 +1,4 @@
-"""The command that goes on where one ended, whole and ready to be pasted into a shell."""
+"""The command that continues an interrupted one, complete and ready to paste into a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.cli.quoting import quote
 
 
 def go_on(invocation: Invocation, command: str, arguments: Sequence[str], options: Sequence[str]) -> str:
-    """A line such as `Go on with: tailrace read orders 17 -f -L shop`."""
+    """Return a line such as `Go on with: tailrace read orders 17 -f -L shop`."""
     given = invocation.naming()
     if invocation.output != "auto":
         given += ["-o", invocation.output]
@@ -21,5 +21,5 @@ def go_on(invocation: Invocation, command: str, arguments: Sequence[str], option
 
 
 def again(invocation: Invocation) -> str:
-    """The same command once more, for one that goes on by itself where it ended."""
+    """Return the same command again, for one that continues by itself where it ended."""
     return "Go on with: " + " ".join(map(quote, ("tailrace", *invocation.arguments)))

@@ -1,4 +1,4 @@
-"""Rows of CSV as batches of entries, each row a JSON object of texts under the names of the first line."""
+"""CSV rows as batches of entries: each row becomes a JSON object of texts under the names of the first line."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tailrace.cli.input import (
 )
 from tailrace.cli.prompts import counted
 
-# A row over several lines is no longer, so that a stray quote does not gather the rest of the file.
+# The maximum of a row over several lines, so that a stray quote does not consume the rest of the file.
 ROW_BYTES_MAX = 16 << 20
-# What the reader says where the input ends within quotes.
+# The text of csv.Error where the input ends within quotes.
 _UNENDED = "unexpected end of data"
 
 
@@ -36,7 +36,7 @@ def read_rows(
     lenient: bool = False,
     value_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> Iterator[InputBatch]:
-    """Batches of CSV rows under a line of names, each row a JSON object; unless lenient, a bad row is the last."""
+    """Yield batches of CSV rows, each a JSON object under the names of line 1; unless lenient, stop at a bad row."""
     csv.field_size_limit(ENTRY_BYTES_MAX)
     lines = _Lines(stream)
     rows = csv.reader(lines, strict=True)
@@ -68,11 +68,11 @@ def read_rows(
 
 
 class _RowTooLongError(ValueError):
-    """A row goes on for longer than any may."""
+    """A row that is longer than the maximum."""
 
 
 class _Lines:
-    """The lines of a CSV for its reader, which may gather no more of them than a row may have."""
+    """The lines of a CSV file for csv.reader; raises when one row gathers more than ROW_BYTES_MAX."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._texts = (text for texts in complete_lines(stream) for text in texts)
@@ -80,7 +80,7 @@ class _Lines:
         self._first = True
 
     def begin(self) -> None:
-        """A new row begins with the next line."""
+        """Start a new row with the next line."""
         self._gathered = 0
 
     def __iter__(self) -> _Lines:
@@ -97,11 +97,11 @@ class _Lines:
 
 
 def _bad_row(first: int, last: int, error: Exception) -> BadLine:
-    """What is wrong with a row, and how many lines it took with it."""
+    """Return what is wrong with a row, and how many lines it consumed."""
     last = max(first, last)
     broken = isinstance(error, csv.Error) and (last > first or _UNENDED in str(error))
     if broken or isinstance(error, _RowTooLongError):
-        # A row over several lines that is no CSV began with a quote that was not meant as one.
+        # A row over several lines that is not valid CSV started with a quote that was not meant as one.
         reason = f"a quote opened in line {first} is not closed"
     else:
         reason = reason_of(error)

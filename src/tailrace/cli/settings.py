@@ -1,4 +1,4 @@
-"""The settings of a topic on the command line: an option of each, made from what the library says of them."""
+"""Topic settings on the command line: one option per setting, generated from SETTINGS of the library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tailrace.cli.output import human_cell, human_size
 from tailrace.types import SETTINGS, SettingInfo
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# What takes a setting back, whichever it is.
+# The value that resets any setting to its default.
 UNSET = "none"
 
 
 def setting_options(function: Function) -> Function:
-    """Give a command an option for each setting; one that was not given is None."""
+    """Add an option for each setting to a command; a setting that was not given is None."""
     for name, info in reversed([*SETTINGS.items()]):
         shown = UNSET if info.default is None else setting_cell(name, info.default)
         words = f"{info.meaning}.  [default: {shown}]"
@@ -25,7 +25,7 @@ def setting_options(function: Function) -> Function:
 
 
 def parse_settings(options: Mapping[str, str | None], pairs: Iterable[str] = ()) -> dict[str, Any]:
-    """The settings that were given as options, or as name=value, each in the type that the library wants."""
+    """Parse the settings given as options or as name=value, each to the type that the library takes."""
     given = {name: text for name, text in options.items() if text is not None}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -38,13 +38,13 @@ def parse_settings(options: Mapping[str, str | None], pairs: Iterable[str] = ())
 
 
 def setting_cell(name: str, value: Any) -> str:
-    """A setting as people read it."""
+    """Return a setting as text for people."""
     return human_size(value).replace(" ", "") if name.endswith("bytes") else human_cell(name, value)
 
 
 def _parse(name: str, info: SettingInfo | None, text: str) -> Any:
     if info is None:
-        # The library refuses it, with the name that was probably meant.
+        # The library refuses it and suggests the name that was probably meant.
         return text
     words = {UNSET: info.default, **info.words}
     if text.lower() in words:

@@ -1,4 +1,4 @@
-"""Showing something again and again: the options of `--watch`, and its loop."""
+"""`--watch`: its options, and the loop that shows an answer repeatedly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _EVERY_SECONDS_MIN, _EVERY_SECONDS_MAX = 0.05, 86_400
 
 
 def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that can show its answer again and again."""
+    """Add the options of --watch to a command."""
     for option in reversed(
         (
-            click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C."),
+            click.option("--watch", is_flag=True, help="Show it repeatedly, until Ctrl-C."),
             click.option("--every", type=float, metavar="S", help="With --watch: seconds between.  [default: 1]"),
-            click.option("--limit", type=click.IntRange(1), metavar="N", help="With --watch: end after so many times."),
+            click.option("--limit", type=click.IntRange(1), metavar="N", help="With --watch: end after N times."),
         )
     ):
         function = option(function)
@@ -29,7 +29,7 @@ def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_watch(*, watch: bool, every: float | None, limit: int | None) -> None:
-    """Refuse options that only a watch has, and a rhythm that nobody could mean."""
+    """Raise UsageError for options that need --watch, and for an interval out of range."""
     for name, value in (("--limit", limit), ("--every", every)):
         if value is not None and not watch:
             raise click.UsageError(f"{name} goes with --watch.")
@@ -40,7 +40,7 @@ def check_watch(*, watch: bool, every: float | None, limit: int | None) -> None:
 
 
 def repeat(every: float | None, limit: int | None, show: Callable[[bool], None]) -> None:
-    """Call `show` again and again, with whether it is the first time; Ctrl-C is the end of it."""
+    """Call `show` repeatedly, with True the first time, until `limit` or Ctrl-C."""
     try:
         shown = 0
         while True:

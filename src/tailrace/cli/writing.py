@@ -1,4 +1,4 @@
-"""Appending batches to a topic, and the account of what was written."""
+"""Appending batches to a topic, and the report of the offsets written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = ("topic", "partition", "first", "last", "records")
 
 
 def settings_of(topic: Topic) -> Settings | None:
-    """The settings of a topic, None for one that is not there yet."""
+    """Return the settings of a topic, or None if it does not exist yet."""
     from tailrace.errors import TopicNotFoundError
 
     try:
@@ -31,9 +31,9 @@ def settings_of(topic: Topic) -> Settings | None:
 
 
 def value_bytes_max(topic: Topic, partition: int | None) -> int:
-    """How large the values of a topic may be; a partition that it does not have is refused before anything is written.
+    """Return the maximum size of a topic's values; raise UsageError for a partition that it does not have.
 
-    One that is not there yet will be made as any topic is: with one partition.
+    A topic that does not exist yet will be created with one partition.
     """
     settings = settings_of(topic)
     if partition is not None:
@@ -42,7 +42,7 @@ def value_bytes_max(topic: Topic, partition: int | None) -> int:
 
 
 class WrittenOffsets:
-    """By partition, the first and the last offset written and how many; others may have written in between."""
+    """By partition: the first and the last offset written and the count; other writers' records may be in between."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -58,7 +58,12 @@ class WrittenOffsets:
             self.partitions[partition] = (first, offsets[-1], count + len(offsets))
 
     def extend(
-        self, topic: Topic, entries: Sequence[InputRecord], partition: int | None, durable: bool | str | None
+        self,
+        topic: Topic,
+        entries: Sequence[InputRecord],
+        partition: int | None,
+        durable: bool | str | None,
+        ttl: str | None = None,
     ) -> None:
         """Append entries, all or none of them; Ctrl-C waits until it is done."""
         if not entries:
@@ -70,6 +75,7 @@ class WrittenOffsets:
                 keys=batch.keys,
                 headers=batch.headers,
                 timestamps=batch.timestamps,
+                ttl=ttl,
                 partition=partition,
                 durable=durable,
             )
@@ -83,7 +89,7 @@ class WrittenOffsets:
         ]
 
     def places(self, name: str) -> list[str]:
-        """Where the records stand, a partition each, under a name that may be shown: orders[0]@17..19."""
+        """Return the offset range of each partition, under a name that may be shown: orders[0]@17..19."""
         spans = sorted(self.partitions.items())
         return [
             f"{name}[{partition}]@{first}" if first == last else f"{name}[{partition}]@{first}..{last}"
@@ -91,7 +97,7 @@ class WrittenOffsets:
         ]
 
     def lines(self, name: str) -> list[str]:
-        """A line a partition: orders[0]@17..19  (3 records)."""
+        """Return a line for each partition: orders[0]@17..19  (3 records)."""
         counts = [count for _, (_, _, count) in sorted(self.partitions.items())]
         return [
             f"{place}  ({count} {'record' if count == 1 else 'records'})"
@@ -99,7 +105,7 @@ class WrittenOffsets:
         ]
 
     def print(self, invocation: Invocation) -> None:
-        """The account on stdout, in the format asked for."""
+        """Print the offsets written on stdout, in the output format."""
         layout = invocation.format()
         with answering(self.deed()):
             if layout in ("table", "plain"):
@@ -112,11 +118,11 @@ class WrittenOffsets:
             invocation.note("Appended 0 records.")
 
     def deed(self) -> str:
-        """What was done, as the beginning of a sentence."""
+        """Return what was done, as the beginning of a sentence."""
         return f"Appended {', '.join(self.places(printable(self.topic))) or '0 records'}"
 
     def so_far(self) -> str:
-        """What an error or Ctrl-C leaves behind."""
+        """Return what was appended before an error or Ctrl-C."""
         if not self.partitions:
             return "Nothing was appended."
         return f"Appended before: {', '.join(self.lines(printable(self.topic)))}."

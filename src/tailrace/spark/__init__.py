@@ -1,6 +1,6 @@
-"""Spark's way into a log: `spark.read.format("tailrace")`, streams, and a session that starts quickly.
+"""Spark integration: `spark.read.format("tailrace")`, streams, and a session with quick settings.
 
-Importing this needs pyspark 4.2 or newer; nothing else of Tailrace does.
+Importing this needs pyspark 4.2 or newer; nothing else in Tailrace does.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgressListener", "TailraceSource", "lag", "progress", "register", "session", "write_batch"]
 
-# Sessions that are made from now on start processes of this Python.
+# Sessions created from here on start their worker processes with this Python.
 use_this_python()
 
 
 def __getattr__(name: str) -> Any:
-    """What only some programs use, and the processes that Spark starts never do."""
+    """Import lazily the names that only some programs use, and the processes that Spark starts never do."""
     if name in __all__:
         from tailrace.spark.source import progress as monitoring
 
@@ -41,12 +41,12 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session that does not find it by itself, as with --py-files."""
+    """Register the format with a session that does not discover it by itself, as with --py-files."""
     spark.dataSource.register(TailraceSource)
 
 
 def session(*args: Any, **settings: Any) -> SparkSession:
-    """A session with the settings that make local mode quick; nothing that you set is changed."""
+    """Return a session with settings that make local mode quick; settings of the caller are not changed."""
     from tailrace.spark.sessions import session as make
 
     made: SparkSession = make(*args, **settings)
@@ -54,10 +54,11 @@ def session(*args: Any, **settings: Any) -> SparkSession:
 
 
 def write_batch(path: str | PathLike[str] | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
-    """A function for foreachBatch that appends each batch of a query once, in any output mode, also through Connect.
+    """Return a function for foreachBatch that appends each batch of a query once, also through Spark Connect.
 
-    The options are those of the sink: write_batch("/data/shop", topic="counts"). It may be called by a function of
-    your own as well, with the number of the batch; each write of a batch then needs a topic or a txnAppId of its own.
+    Any output mode will do. The options are those of the sink: write_batch("/data/shop", topic="counts"). A function of
+    your own may call it as well, with the number of the batch; each write of a batch then needs its own topic or
+    txnAppId.
     """
     from tailrace.spark.sink.foreach import BatchWriter
 

@@ -1,4 +1,4 @@
-"""The format "tailrace": what Spark asks for when a query reads from a log or writes to one."""
+"""The data source "tailrace": the entry points that Spark calls for a query that reads or writes a log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TailraceSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What a query writes after `format`."""
+        """Return the name that a query writes after `format`."""
         return "tailrace"
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source; the options are checked here, when a query is loaded."""
+        """Return the columns of Spark's Kafka source; the options are checked here, when a query is loaded."""
         from tailrace.spark.handles import hinted
         from tailrace.spark.source.options import parse_options
         from tailrace.spark.source.schema import default_schema
@@ -38,14 +38,14 @@ class TailraceSource(DataSource):
             return default_schema(parse_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what is there now."""
+        """Return the reader of a batch query."""
         from tailrace.spark.source.batch import TailraceReader
         from tailrace.spark.source.tables import options_of
 
         return TailraceReader(options_of(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (the name is Spark's)
-        """Reads what comes, batch by batch."""
+        """Return the reader of a stream."""
         from tailrace.spark.source.stream import Refused, TailraceStreamReader
         from tailrace.spark.source.tables import options_of
 
@@ -55,13 +55,13 @@ class TailraceSource(DataSource):
             return Refused(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Appends a result, all of it or nothing."""
+        """Return the writer of a batch job, which appends all of a result or nothing."""
         from tailrace.spark.sink.batch import TailraceWriter
 
         return TailraceWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Appends each batch of a stream exactly once."""
+        """Return the writer of a stream, which appends each batch exactly once."""
         from tailrace.spark.sink.stream import TailraceStreamWriter
 
         return TailraceStreamWriter(self.options, schema, overwrite)

@@ -1,8 +1,8 @@
-"""Open logs of a process: one cache, for the queries that read and for the tasks and batches that write.
+"""Open logs of a process: one cache, shared by the queries that read and the tasks and batches that write.
 
 Spark keeps its Python processes for the next task. Closing a log for writing syncs what only the journal holds, so the
-next batch finds it open, and a process that Spark leaves idle closes it after some seconds. A log that is open for
-reading holds no lock and stays open as long as the process.
+log stays open for the next batch, and a process that Spark leaves idle closes it after some seconds. A log that is open
+for reading holds no lock and stays open as long as the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.errors import NotALogError, RecoveryNeededError, TailraceError
 from tailrace.names import IDENTITY_NAME
 
 if TYPE_CHECKING:
-    from tailrace.log import Log
+    from tailrace import Log
 
 logger = logging.getLogger("tailrace.spark")
 
@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 60.0
 
 
 class _Stamp(NamedTuple):
-    """What tells a log from another one that was made later at the same path."""
+    """What distinguishes a log from another one that was created later at the same path."""
 
     device: int
     inode: int
@@ -37,7 +37,7 @@ class _Stamp(NamedTuple):
 
 
 class _Kept:
-    """An open log, the number of its users right now, and the timer that will close it."""
+    """An open log, the number of its current users, and the timer that will close it."""
 
     def __init__(self, log: Log, stamp: _Stamp | None) -> None:
         self.log = log
@@ -47,19 +47,20 @@ class _Kept:
 
 
 _mutex = threading.Lock()
-# By where a log lies, as it was named, and how it is open.
+# By the location of a log, as it was named, and the mode in which it is open.
 Key = tuple[str | None, str | None, Literal["a", "r"]]
 _kept: dict[Key, _Kept] = {}
 
 
-# Where the log lies that a path, a namespace and the environment stand for.
+# The location of the log that a path, a namespace and the environment name.
 _locations: dict[tuple[str | None, ...], tuple[str, _Stamp | None]] = {}
 
 
 def handle_on(path: str | None, namespace: str | None, *, create: bool) -> Log:
-    """A handle that can be pickled and is opened where it is used; NotALogError when there is no log and none is made.
+    """Return a handle that can be pickled and is opened where it is used.
 
-    A name is looked up once: after that it costs no more than to ask whether the same log is still there.
+    Raise NotALogError if the log is missing and `create` is false. A name is resolved once: later calls only check that
+    the same log still exists.
     """
     key = (path, namespace, os.environ.get("TAILRACE_LOG"), os.environ.get("TAILRACE_NAMESPACE"), os.getcwd())
     location, stamp = _locations.get(key, ("", None))
@@ -70,16 +71,14 @@ def handle_on(path: str | None, namespace: str | None, *, create: bool) -> Log:
             location = log.location
         stamp = _stamp(location)
         _locations[key] = location, stamp
-    from tailrace.log import Log
-
-    return Log(location, "a", 0.0, False, "auto", TIMEOUT_SECONDS)
+    return bulk.handle(location, TIMEOUT_SECONDS)
 
 
 def _check_there(path: str | None, namespace: str | None) -> None:
     try:
         tailrace.open(path, "r", namespace=namespace).close()
     except RecoveryNeededError:
-        # It is there, and opening it for writing recovers it.
+        # The log exists, and opening it for writing recovers it.
         return
     except NotALogError as error:
         error.hint = (
@@ -95,7 +94,7 @@ def reading(location: str | None, namespace: str | None) -> Log:
     with _mutex:
         kept = _kept.get(key)
         if kept is not None and (kept.stamp is None or kept.stamp != _stamp(kept.log.location) or is_frozen(kept.log)):
-            # Another log is there by now, or this one was recovered since.
+            # Another log replaced it, or it was recovered since.
             del _kept[key]
             _close(kept)
             kept = None
@@ -106,7 +105,7 @@ def reading(location: str | None, namespace: str | None) -> Log:
 
 
 def open_log(location: str | None, namespace: str | None, *, write: bool = False) -> Log:
-    """A handle of one's own; a log that does not exist is never created."""
+    """Open a log that is not shared; a missing log is never created."""
     try:
         log = tailrace.open(location, "r", namespace=namespace)
     except TypeError:
@@ -121,13 +120,13 @@ def open_log(location: str | None, namespace: str | None, *, write: bool = False
 
 
 def is_frozen(log: Log) -> bool:
-    """Whether it shows what was there when it was opened, because nobody has recovered it since a power cut."""
+    """Return whether a log still shows its state at opening, since no process has recovered it after a power cut."""
     return bulk.Survey(log, lambda name: False).frozen
 
 
 @contextmanager
-def lent(handle: Log) -> Iterator[Log]:
-    """The open log that a pickled handle stands for, shared by everybody in this process."""
+def shared_log(handle: Log) -> Iterator[Log]:
+    """Yield the open log of a pickled handle, shared by all users in this process."""
     kept = _borrow(handle)
     try:
         yield kept.log
@@ -136,7 +135,7 @@ def lent(handle: Log) -> Iterator[Log]:
 
 
 def close_all() -> None:
-    """Close what nobody uses."""
+    """Close the logs that have no user."""
     with _mutex:
         for key, kept in list(_kept.items()):
             if not kept.users:
@@ -150,7 +149,7 @@ def _borrow(handle: Log) -> _Kept:
     with _mutex:
         kept = _kept.get(key)
         if kept is not None and kept.stamp != _stamp(path):
-            # The directory was removed and another log is there now: the users of the old one finish with it.
+            # The directory was removed and another log is there now; users of the old one finish with it.
             del _kept[key]
             if not kept.users:
                 _close(kept)
@@ -161,8 +160,7 @@ def _borrow(handle: Log) -> _Kept:
                 raise NotALogError(
                     f"There is no longer a log at {path}.", hint="Nothing was written; look for it there."
                 )
-            _, arguments = handle.__reduce__()
-            kept = _kept[key] = _Kept(type(handle)(*arguments).opened(), stamp)
+            kept = _kept[key] = _Kept(bulk.reopened(handle), stamp)
         if kept.timer is not None:
             kept.timer.cancel()
             kept.timer = None
@@ -198,7 +196,7 @@ def _close(kept: _Kept) -> None:
     try:
         kept.log.close()
     except (TailraceError, OSError):
-        # What was committed is on disk; whoever opens the log next meets the same failure and can be told.
+        # Committed records are on disk; the next process that opens the log meets the same failure and reports it.
         return
 
 
@@ -211,9 +209,9 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 class hinted:  # noqa: N801 (read as a word: with hinted())
-    """Make an error readable for the author of the query: Spark shows the text of a traceback, and nothing else of it.
+    """Context manager that makes an error readable for the author of a query: Spark shows only the text of a traceback.
 
-    So the hint becomes part of the text, and the way through this package, which tells a user nothing, is left out.
+    So the hint becomes part of the text, and the frames of this package, which mean nothing to a user, are left out.
     """
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""One option at a time: its text, a number, a yes or no, a choice, an object in JSON, a place in a file system."""
+"""Single options: a text, a number, a flag, a choice, a JSON object, or a local path."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from tailrace.maintain.locations import local_path
+from tailrace.bulk import local_path
 
 TRUE = ("true", "1", "yes")
 FALSE = ("false", "0", "no")
 
 
 def text_of(options: Mapping[str, str], name: str) -> str | None:
-    """An option without the blanks around it; an empty one was not meant."""
+    """Return an option without surrounding blanks; raise ValueError if it is empty."""
     given = options.get(name)
     if given is None:
         return None
@@ -25,13 +25,13 @@ def text_of(options: Mapping[str, str], name: str) -> str | None:
 
 
 def of_kafka(name: str) -> str | None:
-    """What to say of an unknown option that is a setting of Kafka's client, as bootstrap.servers; None for others."""
+    """Return what to say of an unknown option that is a setting of Kafka's client, like group.id; else None."""
     if "." not in name:
         return None
-    told = "settings of Kafka's client are written with kafka. in front, and do nothing here: leave it out."
+    explanation = "settings of Kafka's client are written with kafka. in front, and do nothing here: leave it out."
     if name.lower() == "group.id":
-        told += " A query needs no group, as its checkpoint says how far it has read."
-    return told
+        explanation += " A query needs no group, as its checkpoint says how far it has read."
+    return explanation
 
 
 def count_of(options: Mapping[str, str], name: str) -> int | None:
@@ -44,7 +44,7 @@ def count_of(options: Mapping[str, str], name: str) -> int | None:
 
 
 def flag_of(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """An option that is true or false."""
+    """Return an option that is true or false."""
     given = text_of(options, name)
     if given is None:
         return default
@@ -54,7 +54,7 @@ def flag_of(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def choice_of(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """An option with a few possible values, of which the first is the default."""
+    """Return an option that has a few possible values; the first is the default."""
     given = text_of(options, name)
     if given is None:
         return choices[0]
@@ -90,8 +90,8 @@ def is_number(value: Any, minimum: int) -> bool:
 
 
 def log_directory(options: Mapping[str, str], who_sees: str) -> str | None:
-    """The directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
-    # Spark may give a table a path of its own choice, so the other name goes first.
+    """Return the directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
+    # Spark may give a table a path of its own choice, so `log` has precedence.
     name = "log" if text_of(options, "log") is not None else "path"
     given = text_of(options, name)
     if given is None:

@@ -1,4 +1,4 @@
-"""A session that starts quickly and works well with logs, and leaves alone whatever its user has set."""
+"""A Spark session with settings that suit logs and start quickly; settings of the user are never overridden."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
-# Good on one machine and on many.
+# For one machine and for a cluster.
 EVERYWHERE = {
-    # Half of what a Python task costs is the wait of two TCP sockets for one another.
+    # Half of the cost of a Python task is two TCP sockets waiting for each other.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-# Good when driver and executors are one process.
+# For a driver and executors in one process.
 LOCALLY = {"spark.ui.enabled": "false"}
 _ADDRESSES = ("spark.driver.bindAddress", "spark.driver.host")
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
-# The default one starts about twenty processes a batch when Hadoop's native library is missing, as it is after pip.
+# The default starts about twenty processes a batch if Hadoop's native library is missing, as it is after pip.
 _CHECKPOINTS_LOCALLY = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 _PYTHONS = ("spark.pyspark.python", "spark.pyspark.driver.python")
-# Bars that are drawn over whatever a program prints; Spark turns them on in every program that is not submitted.
+# Progress bars overwrite what a program prints; Spark enables them in every program that is not submitted.
 _PROGRESS = "spark.ui.showConsoleProgress"
 _NAMELESS = "pyspark-shell"
 
 
 def use_this_python() -> None:
-    """Let the Python processes of a Spark that is started from here be of the Python that runs.
+    """Make a Spark started from this process run its Python processes with this Python.
 
-    Spark would take the first `python3` on the path, which in an environment that was not activated is another one and
-    has none of its packages. A program that was submitted is left alone: Spark runs by then, and its executors may be
-    on hosts where this Python is not.
+    Spark would use the first `python3` on the path, which in an environment that was not activated is another one
+    without its packages. A submitted program is left alone: its Spark is running already, and its executors may be on
+    hosts that do not have this Python.
     """
-    if "PYSPARK_GATEWAY_PORT" not in os.environ and not _is_said(_PYTHONS, {}):
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and not _is_set(_PYTHONS, {}):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -49,19 +49,19 @@ def session(
     conf: SparkConf | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> SparkSession:
-    """The running session, or a new one: local[*] and quick settings, except where something else was set.
+    """Return the running session, or a new one: local[*] and quick settings, except where something else was set.
 
-    What is given here goes first, then what the environment says (spark-submit, spark-defaults.conf,
-    PYSPARK_SUBMIT_ARGS), and only what neither of them names has the settings of this module.
+    Arguments have precedence, then the environment (spark-submit, spark-defaults.conf, PYSPARK_SUBMIT_ARGS); only what
+    neither sets gets the settings of this module.
     """
     from pyspark.sql import SparkSession
 
     wanted = _wanted(app, master, conf, settings)
     builder = SparkSession.builder
     if SparkSession.getActiveSession() is not None or _is_remote(wanted):
-        # A session that runs belongs to whoever made it, and a server to whoever runs it.
+        # A running session belongs to the code that created it, and a server to its operator.
         return builder.config(map=wanted).getOrCreate()
-    known = _start(wanted if _is_said([_PROGRESS], wanted) else {**wanted, _PROGRESS: "false"})
+    known = _start(wanted if _is_set([_PROGRESS], wanted) else {**wanted, _PROGRESS: "false"})
     if known.get("spark.app.name", _NAMELESS) == _NAMELESS:
         known.set("spark.app.name", "tailrace")
     known.setIfMissing("spark.master", "local[*]")
@@ -92,12 +92,12 @@ def _wanted(
 
 def _is_remote(wanted: Mapping[str, str]) -> bool:
     mode = wanted.get("spark.api.mode", os.environ.get("SPARK_API_MODE", ""))
-    asked = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & os.environ.keys()
-    return bool(asked) or "spark.remote" in wanted or mode.lower() == "connect"
+    remote = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & os.environ.keys()
+    return bool(remote) or "spark.remote" in wanted or mode.lower() == "connect"
 
 
-def _is_said(names: Sequence[str], wanted: Mapping[str, str]) -> bool:
-    """Whether the user says something about one of these, which must be known before the JVM is there to ask."""
+def _is_set(names: Sequence[str], wanted: Mapping[str, str]) -> bool:
+    """Return whether the user set one of these names; this is decided before the JVM runs."""
     if any(name in wanted for name in names):
         return True
     home = os.environ.get("SPARK_HOME")
@@ -108,13 +108,13 @@ def _is_said(names: Sequence[str], wanted: Mapping[str, str]) -> bool:
             with open(f"{folder}/spark-defaults.conf", encoding="utf-8") as file:
                 said += "".join(line for line in file if not line.lstrip().startswith("#"))
         except OSError:
-            # There are no defaults.
+            # There is no file of defaults.
             pass
     return any(name in said for name in names)
 
 
 def _start(wanted: Mapping[str, str]) -> SparkConf:
-    """Start the JVM; the settings that it knows of from everywhere."""
+    """Start the JVM and return the settings that it has from all sources."""
     from pyspark import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -125,7 +125,7 @@ def _start(wanted: Mapping[str, str]) -> SparkConf:
     try:
         SparkContext._ensure_initialized(conf=given)
     except PySparkRuntimeError as error:
-        # Spark says that a process ended, and nothing of what it was for.
+        # Spark's own error says that a process ended, but not which one.
         error.add_note("Spark needs Java 17 or newer: put `java` on the PATH, or set JAVA_HOME to where it lies.")
         raise
     known = SparkConf()
@@ -135,7 +135,7 @@ def _start(wanted: Mapping[str, str]) -> SparkConf:
 
 
 def _defaults(known: SparkConf) -> dict[str, str]:
-    """The settings that suit a master."""
+    """Return the settings that suit a master."""
     master = known.get("spark.master", "local[*]") or ""
     cores = _local_cores(master)
     if cores is None:
@@ -151,7 +151,7 @@ def _defaults(known: SparkConf) -> dict[str, str]:
 
 
 def _local_cores(master: str) -> int | None:
-    """How many cores a local master uses; None when it is not local."""
+    """Return how many cores a local master uses, or None if it is not local."""
     if master == "local":
         return 1
     found = re.fullmatch(r"local\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\]", master)

@@ -1,4 +1,4 @@
-"""Testing: a clock that can be set, disks that fail on demand, and processes that die at a point with a name.
+"""Testing: a clock that can be set, disks that fail on demand, and processes that are killed at a named point.
 
 `steered()` puts them under every log that is opened inside of it; the pytest plugin does so for one test. See
 docs/testing.md.
@@ -22,7 +22,7 @@ from tailrace.engine import engine as engines
 from tailrace.names import did_you_mean, readable
 from tailrace.records import to_datetime
 from tailrace.testing.child import Reporter, run_in_child
-from tailrace.testing.files import SteeredFiles
+from tailrace.testing.files import FaultyFiles
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 __all__ = ["POINTS", "Clock", "Ending", "Fault", "Faults", "Steering", "steered"]
 
-# What is true when a process gets there; docs/testing.md says what another process finds after a death there.
+# What is true when a process reaches the point; docs/testing.md says what another process finds after a kill there.
 POINTS = {
     "create": "The file of a new segment is about to be made.",
     "created": "It is there, with nothing but its header in it.",
     "write": "Records are about to be written to their segment.",
-    "written": "They are in the file; nobody sees them, and a power cut may take them.",
+    "written": "They are in the file; no reader sees them, and a power cut may take them.",
     "sync": "A segment with records is about to be synced.",
-    "synced": "The records are on disk; nobody sees them yet.",
+    "synced": "The records are on disk; no reader sees them yet.",
     "published": "Every process sees the records; the one that appended them was not told yet.",
     "seal": "A full or old segment is about to get its footer.",
     "sealed": "The footer is on disk; the next segment is not there yet.",
     "journal-write": "The entry of a commit over several partitions is about to be written to the journal.",
     "journal-written": "It is in the journal's file; a power cut may take it.",
     "journal-sync": "The journal is about to be synced.",
-    "journal-synced": "The commit is on disk, whole: from here on it happens, whoever has to finish it.",
+    "journal-synced": "The commit is on disk, whole: from here on it happens, whichever process has to finish it.",
     "staged-write": "A part of 1 MiB or more of such a commit is about to be written to a file of its own.",
     "staged-written": "It is in that file.",
     "staged-sync": "That file is about to be synced.",
     "staged-synced": "It is on disk; nothing names it yet.",
     "rename": "The commit is on disk, and that file is about to become a segment.",
-    "renamed": "It is a segment; nobody sees its records yet.",
+    "renamed": "It is a segment; no reader sees its records yet.",
     "catalog-write": "The making, change, trimming or drop of a topic is about to be written to the catalog.",
-    "catalog-written": "It is in the catalog's file; nobody sees it, and a power cut may take it.",
+    "catalog-written": "It is in the catalog's file; no process sees it, and a power cut may take it.",
     "catalog-sync": "The catalog is about to be synced.",
-    "catalog-synced": "The change is on disk; nobody sees it yet.",
+    "catalog-synced": "The change is on disk; no process sees it yet.",
     "catalog-published": "Every process sees the change.",
     "remove": "A segment is about to be removed; the catalog says so already.",
     "removed": "Its file is gone.",
@@ -68,13 +68,13 @@ _RUNNING = -(1 << 63)
 
 
 class Clock:
-    """The time of day as logs see it: timestamps, ages, lag. What they wait for is measured in real time.
+    """The time of day as logs see it: timestamps, ages, lag. Timeouts and waits use real time.
 
     It runs with the real clock until it is moved. Forked children share it, so moving it moves it for them too.
     """
 
     def __init__(self) -> None:
-        # The distance from the real clock, and where the clock stands when it does.
+        # The difference to the real clock, and the time at which the clock is frozen.
         self._words = memoryview(mmap.mmap(-1, 16)).cast("q")
         self._words[1] = _RUNNING
 
@@ -83,7 +83,7 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What the clock says, in UTC."""
+        """The time of the clock, in UTC."""
         return to_datetime(self.now_us)
 
     @property
@@ -94,11 +94,11 @@ class Clock:
 
     @property
     def frozen(self) -> bool:
-        """Whether it stands still."""
+        """Whether it is frozen."""
         return self._words[1] != _RUNNING
 
     def set(self, time: datetime | str | int) -> None:
-        """Move it to a time; "-10m" is that long before what it says now. It goes on from there unless it is frozen."""
+        """Move it to a time; "-10m" is relative to its current time. It runs on from there unless it is frozen."""
         self._move(parse_time(time, now_us=self.now_us))
 
     def advance(self, duration: Duration) -> None:
@@ -106,12 +106,12 @@ class Clock:
         self._move(self.now_us + round(parse_duration(duration) * 1e6))
 
     def freeze(self, time: datetime | str | int | None = None) -> None:
-        """Let it stand still, now or at a given time, until it is set, advanced or unfrozen."""
+        """Stop the clock, now or at a given time, until it is set, advanced or unfrozen."""
         now = self.now_us
         self._words[1] = now if time is None else parse_time(time, now_us=now)
 
     def unfreeze(self) -> None:
-        """Let it run on from where it stands."""
+        """Let it run on from its current time."""
         now, self._words[1] = self.now_us, _RUNNING
         self._move(now)
 
@@ -123,7 +123,7 @@ class Clock:
 
 
 class Fault:
-    """A failure that was planned; `fired` says whether it happened, so that a test can be sure of it."""
+    """A planned failure; `fired` is whether it happened, so that a test can check it."""
 
     def __init__(self, points: frozenset[str], n: int, errno: int, topic: str | None) -> None:
         self.points = points
@@ -138,7 +138,7 @@ class Fault:
         return f"<Fault {name} {where}{' fired' if self.fired else ''}>"
 
     def reached(self, point: str, directory: str) -> bool:
-        """Whether this is the operation that fails; each one that counts brings it nearer."""
+        """Return whether this operation is the one that fails, and count it if it matches."""
         wanted = self._directory is None or directory[9:] == self._directory
         if self.fired or point not in self.points or not wanted:
             return False
@@ -158,11 +158,11 @@ class Ending(NamedTuple):
 class Faults:
     """Failures of the disk, planned by a test, and processes that are killed at a point of `POINTS`.
 
-    A forked child has a copy and counts for itself from there on.
+    A forked child has a copy and counts for itself from the fork on.
     """
 
     def __init__(self) -> None:
-        # Guards everything below: the flusher and producers write in threads of their own.
+        # Guards all fields below: the flusher and producers write in threads of their own.
         self._guard = threading.Lock()
         self._planned: list[Fault] = []
         self._passed = dict.fromkeys(POINTS, 0)
@@ -171,21 +171,21 @@ class Faults:
         self._death: tuple[Fault, Reporter] | None = None
         _known.add(self)
 
-    # What happened.
+    # Counts.
 
     @property
     def passed(self) -> dict[str, int]:
-        """How often each point was passed so far, those never passed left out."""
+        """How often each point was passed so far; points never passed are omitted."""
         return {point: count for point, count in self._passed.items() if count}
 
     @property
     def writes(self) -> int:
-        """How many writes were counted so far, as `fail_write` counts them."""
+        """Number of writes so far, as `fail_write` counts them."""
         return sum(self._passed[point] for point in _WRITES)
 
     @property
     def syncs(self) -> int:
-        """How many syncs were counted so far, as `fail_sync` counts them."""
+        """Number of syncs so far, as `fail_sync` counts them."""
         return sum(self._passed[point] for point in _SYNCS)
 
     @property
@@ -195,21 +195,21 @@ class Faults:
 
     @property
     def room(self) -> int | None:
-        """How many bytes the disk still takes; None when it was not filled."""
+        """How many bytes the disk still takes; None if it was not filled."""
         return None if self._full is None else self._room
 
-    # What is planned.
+    # Plans.
 
     def fail_write(self, n: int = 1, errno: int = errors.EIO, *, topic: str | None = None) -> Fault:
-        """Let the n-th write from now fail: of records to a segment, or of a commit's entry to the journal."""
+        """Make the n-th write from now fail: of records to a segment, or of a commit's entry to the journal."""
         return self._plan(_WRITES, n, errno, topic)
 
     def fail_sync(self, n: int = 1, errno: int = errors.EIO, *, topic: str | None = None) -> Fault:
-        """Let the n-th sync from now fail: of a segment with records, or of the journal."""
+        """Make the n-th sync from now fail: of a segment with records, or of the journal."""
         return self._plan(_SYNCS, n, errno, topic)
 
     def fail(self, point: str, n: int = 1, errno: int = errors.EIO, *, topic: str | None = None) -> Fault:
-        """Let the n-th operation of one kind fail, named by the point before it."""
+        """Make the n-th operation of one kind fail, named by the point before it."""
         _check_point(point, topic)
         if point not in _FALLIBLE:
             known = ", ".join(each for each in POINTS if each in _FALLIBLE)
@@ -223,7 +223,7 @@ class Faults:
         return fault
 
     def fill_disk(self, after: Size = 0) -> Fault:
-        """Let the disk be full, at once or after so many bytes, until `free_disk`."""
+        """Make the disk full, at once or after `after` bytes, until `free_disk`."""
         room = parse_size(after, "after")
         fault = Fault(frozenset(), 1, errors.ENOSPC, None)
         with self._guard:
@@ -232,12 +232,12 @@ class Faults:
         return fault
 
     def free_disk(self) -> None:
-        """Let the disk have room again."""
+        """Give the disk room again."""
         with self._guard:
             self._full = None
 
     def clear(self) -> None:
-        """Forget what is planned and did not happen, and free the disk."""
+        """Remove planned failures that did not happen, and free the disk."""
         with self._guard:
             self._planned = self.fired
             self._full = None
@@ -256,7 +256,8 @@ class Faults:
     ) -> Ending:
         """Call a function in a child process that is killed with SIGKILL when it reaches a point for the n-th time.
 
-        AssertionError when it ends without getting there, unless `check` is False; TimeoutError when it does neither.
+        Raise AssertionError if it ends without reaching the point, unless `check` is False; TimeoutError if it does
+        neither.
         """
         __tracebackhide__ = True  # pytest then shows the caller's line
         _check_point(at, topic)
@@ -269,7 +270,7 @@ class Faults:
             error = None
             try:
                 function(*args)
-            except BaseException:  # noqa: BLE001  # whatever it was, the parent is told
+            except BaseException:  # noqa: BLE001  # the parent gets every error
                 error = traceback.format_exc()
             return {"passed": self.passed, "error": error}
 
@@ -283,10 +284,10 @@ class Faults:
             raise AssertionError(_unreached(ending, at, n))
         return ending
 
-    # What the file layer asks.
+    # Called by the file layer.
 
     def reach(self, point: str, directory: str = "") -> None:
-        """Count a point that was reached; raises the error that was planned for it, or ends the process."""
+        """Count a point that was reached; raise the error planned for it, or kill the process."""
         with self._guard:
             self._passed[point] += 1
             if self._death is not None and self._death[0].reached(point, directory):
@@ -296,7 +297,7 @@ class Faults:
             raise OSError(failed[0].errno, os.strerror(failed[0].errno))
 
     def take(self, count: int, *, whole: bool = False) -> int:
-        """How many of `count` bytes the disk takes; they are used up then. `whole` takes all of them or none."""
+        """Return how many of `count` bytes the disk takes, and use them up; `whole` takes all of them or none."""
         with self._guard:
             if self._full is None or not count:
                 return count
@@ -325,7 +326,7 @@ def _unreached(ending: Ending, at: str, n: int) -> str:
 
 
 class Steering(NamedTuple):
-    """What steers the logs that are opened inside of `steered()`."""
+    """The clock and the faults of the logs that are opened inside of `steered()`."""
 
     clock: Clock
     faults: Faults
@@ -333,9 +334,9 @@ class Steering(NamedTuple):
 
 @contextmanager
 def steered() -> Iterator[Steering]:
-    """Put a clock and faults under every log that this process opens inside; what is planned is forgotten after it."""
+    """Put a clock and faults under every log that this process opens in the block; plans are removed after it."""
     steering = Steering(Clock(), Faults())
-    before, engines.FILES = engines.FILES, SteeredFiles(*steering)
+    before, engines.FILES = engines.FILES, FaultyFiles(*steering)
     try:
         yield steering
     finally:
@@ -347,7 +348,7 @@ _known: weakref.WeakSet[Faults] = weakref.WeakSet()
 
 
 def _renew_guards() -> None:
-    """In a forked child: another thread of the parent may have been counting."""
+    """Replace the locks in a forked child: another thread of the parent may have held one."""
     for faults in list(_known):
         faults._guard = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Child processes: a function that runs in a child, is killed at a named point, and what became of it."""
+"""Child processes: run a function in a child that is killed at a named point, and return its report."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# Beyond the parent's own patience: what ends a child whose parent died without a chance to end it.
+# Added to the parent's timeout: ends a child whose parent died and so cannot end it.
 ORPHAN_SECONDS = 5
 _LENGTH_BYTES = 8
 
 
 class Reporter:
-    """The child's way to tell its parent how it went; it writes to a pipe, and once."""
+    """The child's end of a pipe to its parent, for one report."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def tell(self, **report: Any) -> None:
+    def send(self, **report: Any) -> None:
         """Send a report, whole."""
         data = json.dumps(report).encode()
         data = len(data).to_bytes(_LENGTH_BYTES, "little") + data
@@ -31,27 +31,27 @@ class Reporter:
             data = data[os.write(self._descriptor, data) :]
 
     def die(self, **report: Any) -> NoReturn:
-        """Send a report and die as by kill -9: no handler, no finally, no flush."""
-        self.tell(**report)
+        """Send a report and die like by kill -9: no handler, no finally, no flush."""
+        self.send(**report)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("A process outlived its SIGKILL.")
 
 
 def run_in_child(work: Callable[[Reporter], dict[str, Any]], timeout: float) -> dict[str, Any] | None:
-    """Run `work` in a forked child; the report that it returns, None when it was still running after `timeout` seconds.
+    """Run `work` in a forked child and return its report, or None if it still ran after `timeout` seconds.
 
-    The child is a copy, so `work` may be a closure and may use the handles of the parent. It is dead, and so is
-    everything that it started in its own process group, when this returns or raises. A child that died before it could
-    report has the report {"died": exit code}.
+    The child is a copy, so `work` may be a closure and may use the handles of the parent. The child and everything that
+    it started in its own process group are dead when this returns or raises. A child that died before it could report
+    has the report {"died": exit code}.
     """
     for stream in (sys.stdout, sys.stderr):
-        # What is buffered here would be written by both.
+        # Buffered output would be written by both processes.
         stream.flush()
     reading, writing = os.pipe()
     child = -1
     try:
         with warnings.catch_warnings():
-            # From Python 3.12 on forking with threads warns; logs are made to be carried over forks.
+            # From Python 3.12 on forking with threads warns; logs support forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
@@ -68,7 +68,7 @@ def run_in_child(work: Callable[[Reporter], dict[str, Any]], timeout: float) -> 
 
 
 def _live(work: Callable[[Reporter], dict[str, Any]], writing: int, timeout: float) -> NoReturn:
-    """The whole life of the child: nothing of the parent's runs after it, no exit handler and no test runner."""
+    """Run the child from start to exit, so that no exit handler and no test runner of the parent runs in it."""
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -77,15 +77,15 @@ def _live(work: Callable[[Reporter], dict[str, Any]], writing: int, timeout: flo
         report = work(reporter)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        reporter.tell(**report)
+        reporter.send(**report)
     finally:
         os._exit(0)
 
 
 def _read_report(reading: int, deadline: float) -> dict[str, Any] | None:
-    """The report of a child: empty when it died without one, None when time is up."""
+    """Return the report of a child: empty if it died without one, None when time is up."""
     data = b""
-    # Not select(), which cannot wait for descriptors above 1023.
+    # select() cannot wait for descriptors above 1023.
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     while len(data) < _LENGTH_BYTES or len(data) < _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little"):
@@ -100,12 +100,12 @@ def _read_report(reading: int, deadline: float) -> dict[str, Any] | None:
 
 
 def _end(child: int) -> int:
-    """Kill a child with its group, which is not yet anybody else's because the child is not yet waited for."""
+    """Kill a child and its group; until the child is waited for, its number cannot be reused for another group."""
     for kill in (os.killpg, os.kill):
         try:
             kill(child, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # The group is there once the child has made it; a dead one is not there at all on some systems.
+            # The group exists once the child has created it; on some systems a dead process has none.
             continue
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _FRAME = FRAME_MAGIC.to_bytes(4, "little")
 _ENTRY = ENTRY_MAGIC.to_bytes(4, "little")
-# How the points of a file begin, by its kind; a kind that is not here has none.
+# Prefix of the points of a file, by its kind; other kinds have no points.
 _PREFIXES = {"segment": "", "staged": "staged-", "catalog": "catalog-", "journal": "journal-"}
 
 
 class Target(NamedTuple):
-    """What a path is to the log: `kind` is segment, staged, catalog, journal, tails or other."""
+    """The role of a path in the log: `kind` is segment, staged, catalog, journal, tails or other."""
 
     kind: str
     # The directory of the topic below topics/, for a segment and a staged one.
@@ -37,7 +37,7 @@ OTHER = Target("other")
 
 
 def target_of(path: str) -> Target:
-    """What a path is, told by its last names: a log may lie anywhere."""
+    """Return the role of a path by its last names, since a log may be in any directory."""
     *_, first, second, third, name = ["", "", "", *path.split("/")]
     if first == "topics" and third.isdecimal():
         if segment_base(name) is not None:
@@ -58,14 +58,15 @@ class Descriptor:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        # "records" outranks "footer" and "header": a sync is named after the most that it brings to disk.
+        # "records" outranks "footer" and "header": a sync is named after the most important content that it brings to
+        # disk.
         self.content = ""
-        # Up to where a commit has made sure of its space.
+        # The end of the space that a commit has reserved.
         self.reserved = 0
 
 
-class SteeredFiles(Files):
-    """The real disk. Every operation that matters is first told to `faults`, which count, refuse or kill."""
+class FaultyFiles(Files):
+    """The real disk; its operations first pass the points of `faults`, which counts, refuses or kills."""
 
     __slots__ = ("_open", "_thread", "clock", "faults")
 
@@ -76,11 +77,11 @@ class SteeredFiles(Files):
         self.clock = clock
         self.faults = faults
         self._open: dict[int, Descriptor] = {}
-        # What each thread wrote last: a wake says only that something was published.
+        # The last write of each thread: a wake says only that something was published.
         self._thread = threading.local()
 
     def now_us(self) -> int:
-        """What the clock says."""
+        """Return the time of the clock."""
         return self.clock.now_us
 
     # Names.
@@ -181,13 +182,13 @@ class SteeredFiles(Files):
         return real if left is None else min(real, left)
 
     def _point(self, fd: int, view: memoryview, position: int) -> tuple[str, str]:
-        """The point before a write, empty for one that is none, and the topic it belongs to."""
+        """Return the point before a write, empty if it has none, and the topic it belongs to."""
         descriptor = self._open.get(fd)
         if descriptor is None:
             return "", ""
         kind, topic = descriptor.target
         if kind not in _PREFIXES or not any(view[:HEADER_BYTES]):
-            # Zeros are written ahead of records and of journal entries: they are nobody's data.
+            # Zeros are written ahead of records and of journal entries: they are not data.
             return "", ""
         if view[:4] in (_FRAME, _ENTRY):
             descriptor.content = "records"
@@ -198,7 +199,7 @@ class SteeredFiles(Files):
         return ("seal", topic) if kind == "segment" and content == "footer" else ("", "")
 
     def _room(self, fd: int, view: memoryview, size: int, position: int) -> int:
-        """How many of `size` bytes the disk takes.
+        """Return how many of `size` bytes the disk takes.
 
         Records in topics need room even where zeros were written ahead, so that a full disk shows at the next append;
         everything else needs it where its file grows, as on a real disk.

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tailrace.cli import input as intake
-from tailrace.cli.arguments import OFFSET_MAX, HeaderList, one_of, parse_durable, parse_headers, parse_time
+from tailrace.cli.arguments import OFFSET_MAX, HeaderList, one_of, parse_durable, parse_headers, parse_time, parse_ttl
 from tailrace.cli.candidates import complete_files, complete_topics
 from tailrace.cli.ending import CommandError, Interrupted
 from tailrace.cli.grouping import command as make_command
@@ -30,7 +30,7 @@ _FORMS = ("lines", "jsonl", "csv", "raw")
 
 
 class AppendRequest(NamedTuple):
-    """What a call appends, and how; made before the log is touched."""
+    """What a call appends, and how; built before the log is opened."""
 
     values: tuple[bytes, ...]
     file: str | None
@@ -42,6 +42,7 @@ class AppendRequest(NamedTuple):
     partition: int | None
     expect_offset: int | None
     durable: bool | str | None
+    ttl: str | None
     value_bytes_max: int = intake.ENTRY_BYTES_MAX
 
 
@@ -66,6 +67,7 @@ class AppendRequest(NamedTuple):
     "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record; may repeat."
 )
 @click.option("--timestamp", metavar="T", help="Time of every record: ISO with a zone, a date, or microseconds.")
+@click.option("--ttl", metavar="TIME", help="When every record expires, counted from now: 90s, 2h; or never.")
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="Partition, whatever the key.")
 @click.option(
     "--expect-offset",
@@ -78,8 +80,8 @@ class AppendRequest(NamedTuple):
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Append records to a topic.
 
-    Values come from the arguments, from -i FILE, or from stdin, one record a line. The topic and the log are made
-    when they are not there. Prints where the records stand: orders[0]@17..19  (3 records)
+    Values come from the arguments, from -i FILE, or from stdin, one record per line. A missing topic or log is created.
+    Prints the offsets of the records: orders[0]@17..19  (3 records)
     """
     request = _request(options)
     invocation.format()
@@ -117,6 +119,7 @@ def _request(options: dict[str, Any]) -> AppendRequest:
         partition=options["partition"],
         expect_offset=options["expect_offset"],
         durable=None if options["durable"] is None else parse_durable(options["durable"]),
+        ttl=None if options["ttl"] is None else parse_ttl(options["ttl"]),
     )
 
 
@@ -151,6 +154,7 @@ def _append_one(topic: Topic, stream: IO[bytes], request: AppendRequest, written
         key=entry.key,
         headers=entry.headers,
         timestamp=entry.timestamp,
+        ttl=request.ttl,
         partition=request.partition,
         expect_offset=request.expect_offset,
         durable=request.durable,
@@ -162,7 +166,7 @@ def _append_all(topic: Topic, stream: IO[bytes], request: AppendRequest, written
     line = 0
     try:
         for batch in _batches(stream, request):
-            written.extend(topic, batch.entries, request.partition, request.durable)
+            written.extend(topic, batch.entries, request.partition, request.durable, request.ttl)
             line = batch.line
             _refuse_bad(batch, written)
     except KeyboardInterrupt:
@@ -176,7 +180,7 @@ def _append_all(topic: Topic, stream: IO[bytes], request: AppendRequest, written
 
 
 def _batches(stream: IO[bytes], request: AppendRequest) -> Iterator[intake.InputBatch]:
-    """The input in batches; after a bad line nothing follows."""
+    """Yield the input in batches; a batch with a bad line is the last."""
     for batch in _plain_batches(stream, request):
         entries = batch.entries
         if request.headers:

@@ -1,4 +1,4 @@
-"""`tailrace backup`: copy a living log into a directory, only what is new the second time."""
+"""`tailrace backup`: copy a log in use into a directory; a later backup copies only new data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @click.option("--allow-damage", is_flag=True, help="Copy what there is of a damaged log, and exit with 5.")
 @click.pass_obj
 def command(invocation: Invocation, directory: str, allow_damage: bool) -> None:
-    """Copy the log into a directory, while others go on writing.
+    """Copy the log into a directory, while other processes write.
 
-    DIRECTORY is made, or is an earlier backup of the same log, of which only what is new is copied. It always holds one
-    whole backup: the one before, until the new one is finished. Without -N the namespaces are copied as well. Make a
-    log of it again with: tailrace restore DIRECTORY TO
+    DIRECTORY is created, or is an earlier backup of the same log, to which only new data is copied. It always holds one
+    complete backup: the previous one until the new one is finished. Without -N the namespaces are copied as well. Make
+    a log of it again with: tailrace restore DIRECTORY TO
     """
     progress = Progress(invocation, "copying")
     before = _manifest(directory)
@@ -48,7 +48,7 @@ def command(invocation: Invocation, directory: str, allow_damage: bool) -> None:
         error.add_note(again(invocation))
         raise
     copied = f"{counted(report.copied_files, 'file')} with {human_size(report.copied_bytes)}"
-    deed = f"Backed up {records_told(report)} into {directory}, {copied} copied"
+    deed = f"Backed up {records_text(report)} into {directory}, {copied} copied"
     with answering(deed):
         write_object(invocation, shown(invocation, report.to_json()))
     refuse_damage(report.damage, deed)
@@ -57,7 +57,7 @@ def command(invocation: Invocation, directory: str, allow_damage: bool) -> None:
 
 
 def _manifest(directory: str) -> tuple[int, int] | None:
-    """What tells the manifest in a directory from the next one; None where there is none, which is no backup."""
+    """Return what distinguishes the manifest in a directory from its successor; None without one."""
     try:
         stat = os.stat(os.path.join(directory, "backup.json"))
     except OSError:
@@ -66,29 +66,29 @@ def _manifest(directory: str) -> tuple[int, int] | None:
 
 
 def _left(directory: str, before: tuple[int, int] | None) -> str:
-    """What a backup that was interrupted leaves behind."""
+    """Return the state that an interrupted backup leaves."""
     now = _manifest(directory)
     if now is None:
         return f"The log is not changed; {directory} is no backup yet, and the next one clears away what was copied."
-    which = "still holds the backup of before" if now == before else "holds the new backup"
+    which = "still holds the previous backup" if now == before else "holds the new backup"
     return f"The log is not changed, and {directory} {which}, whole."
 
 
-def records_told(report: BackupReport | RestoreReport) -> str:
-    """How many records there are, and how many a repair had given up before."""
+def records_text(report: BackupReport | RestoreReport) -> str:
+    """Return the number of records, and the number that an earlier repair gave up."""
     lost = f" ({counted(report.lost_records, 'lost record')} known from a repair)" if report.lost_records else ""
     return counted(report.records, "record") + lost
 
 
 def shown(invocation: Invocation, fields: dict[str, Any]) -> dict[str, Any]:
-    """A report for people without what is nothing, for programs with everything."""
+    """Return the fields of a report, without empty ones for people, all of them for programs."""
     if invocation.format() == "table":
         return {name: value for name, value in fields.items() if value or name not in ("damage", "lost_records")}
     return fields
 
 
 def refuse_damage(damage: Sequence[Damage], deed: str) -> None:
-    """End with 5 when something was damaged, though everything else was done."""
+    """Raise an error with exit code 5 if there is damage, after everything else was done."""
     if damage:
         first = damage[0]
         where = f"{first.topic}[{first.partition}] from {first.first} on, {os.path.basename(first.file)}"

@@ -1,4 +1,4 @@
-"""`tailrace bench`: how quick Tailrace is on a disk at hand, beside what the disk itself and SQLite do there."""
+"""`tailrace bench`: measure Tailrace on a disk, beside bare files and SQLite on the same disk."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from tailrace.bench.cases import Case, Result
 
 ROUNDS = 5
-# From this share on other processes had enough of the processors to be told of.
+# From this share of processor time on, other processes are reported as noise.
 NOISE_SHARE = 0.1
 STAMP_BYTES = 20
 _ANOTHER = "name a directory on a disk that has room, and that you may write to."
 _FIELDS = ("system", "how", "median", "p99", "unit", "ratio", "against", "durability")
-# What a narrow terminal goes without, the first first.
+# Columns that a narrow terminal omits, in this order.
 _SPARE_FIELDS = ("p99", "how")
 
 
 class _Seconds(click.FloatRange):
-    """A number: what is not one ("nan") lies in every range."""
+    """A number in a range; "nan" is refused explicitly, since it passes every range check."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -47,8 +47,8 @@ class _Seconds(click.FloatRange):
         return number
 
 
-def _option(name: str, kind: Any, default: Any, metavar: str, told: str) -> Callable[..., Any]:
-    return click.option(name, type=kind, default=default, metavar=metavar, help=told)
+def _option(name: str, kind: Any, default: Any, metavar: str, text: str) -> Callable[..., Any]:
+    return click.option(name, type=kind, default=default, metavar=metavar, help=text)
 
 
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -67,7 +67,7 @@ _OPTIONS = {
 
 
 def _options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of a command, in this order."""
+    """Return a decorator that adds these options to a command, in this order."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names):
@@ -82,7 +82,7 @@ def _options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def command(context: click.Context) -> None:
     """Measure Tailrace on a disk, beside bare files and SQLite.
 
-    No log is named: a directory is made for it, and removed in the end.
+    No log is named: a temporary directory is created for it, and removed at the end.
     """
     CommandGroup.help_if_alone(context)
 
@@ -102,8 +102,8 @@ def measure_writes(
 ) -> None:
     """Measure how many records a second are written.
 
-    Beside Tailrace stand a copy in memory, a write to the page cache, a write with fdatasync, and SQLite at both of
-    its levels. A ratio is against the plain file of the same durability.
+    Compared with a copy in memory, a write to the page cache, a write with fdatasync, and SQLite at both of its levels.
+    A ratio is against the plain file of the same durability.
     """
     level = parse_durable(durable)
 
@@ -137,8 +137,8 @@ def measure_reads(
 ) -> None:
     """Measure how many records a second are read.
 
-    As records, as values and, where pyarrow is installed, as Arrow, beside a bare read of a file and SQLite. What is
-    read was written just before, so that it comes from memory.
+    As records, as values and, where pyarrow is installed, as Arrow; compared with a bare read of a file and SQLite. The
+    data was written just before, so it is read from the page cache.
     """
 
     def cases(directory: Path, log: tailrace.Log) -> list[Case]:
@@ -157,8 +157,8 @@ def measure_reads(
 def measure_tails(invocation: Invocation, path: Path, seconds: float, value_bytes: int, durable: str) -> None:
     """Measure how soon another process has a record.
 
-    The clock runs from before the append in one process to the receipt in another that follows the topic. Beside it
-    stand a pipe, which is all that two processes need at least, and SQLite, which has to be asked again and again.
+    The time from before the append in one process to the receipt in another that follows the topic. Compared with a
+    pipe, the minimum between two processes, and SQLite, which has to be polled.
     """
     level = parse_durable(durable)
     if value_bytes < STAMP_BYTES:
@@ -184,7 +184,7 @@ def _run(
     make: Callable[[Path, tailrace.Log], Sequence[Case]],
     durable: bool | str = True,
 ) -> None:
-    """Measure, clean up, then answer."""
+    """Measure, clean up, then print the results."""
     import sqlite3
 
     import tailrace
@@ -209,14 +209,14 @@ def _run(
                 progress("preparing")
                 results = run(make(directory, opened), ROUNDS, seconds, progress=progress)
         except sqlite3.Error as error:
-            # What to do is said when it is known what is left.
+            # The hint is added later, when it is known which files are left.
             raise CommandError("input-output", f"SQLite could not do its part: {error}.", "") from None
         finally:
             progress("")
         facts = watcher.facts(directory)
     with answering("Measured, and removed what was written for it"):
         _show(invocation, layout, results, facts, path)
-    _tell(invocation, facts)
+    _print_machine(invocation, facts)
 
 
 def _show(invocation: Invocation, layout: str, results: Sequence[Result], facts: dict[str, Any], path: Path) -> None:
@@ -226,8 +226,8 @@ def _show(invocation: Invocation, layout: str, results: Sequence[Result], facts:
         write(to_json(found, 2 if layout == "json" else None) + "\n")
     elif layout == "table":
         write(f"{results[0].case.work} ({results[0].case.unit})\n")
-        told = [name for name in _FIELDS if name not in ("unit", "against")]
-        fields = [name for name in told if name != "p99" or rows[0]["p99"] is not None]
+        shown = [name for name in _FIELDS if name not in ("unit", "against")]
+        fields = [name for name in shown if name != "p99" or rows[0]["p99"] is not None]
         spare = [name for name in _SPARE_FIELDS if name in fields]
         write_rows(invocation, fields, [{**row, "ratio": _ratio(row)} for row in rows], spare)
     else:
@@ -249,7 +249,7 @@ def _row(result: Result) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float | int:
-    """Three digits are more than a measurement deserves."""
+    """Round to three digits, about the precision of a measurement."""
     found = float(f"{value:.3g}")
     return int(found) if found >= 100 else found
 
@@ -258,7 +258,7 @@ def _ratio(row: dict[str, Any]) -> str | None:
     return None if row["ratio"] is None else f"{row['ratio']:g} x {row['against']}"
 
 
-def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
+def _print_machine(invocation: Invocation, facts: dict[str, Any]) -> None:
     invocation.note(
         f"Tailrace {facts['tailrace']}, Python {facts['python']}, SQLite {facts['sqlite']}, {facts['processors']} x "
         f"{facts['processor']}, {facts['system']}, {facts['file_system']}; load {facts['load_at_start']} before and "
@@ -266,18 +266,18 @@ def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
     )
     others = facts["others_share"] or 0.0
     if others >= NOISE_SHARE:
-        told = f"Other processes took {others:.0%} of the processors meanwhile"
-        invocation.note(f"{told}: the figures are worse than this machine can do.")
+        noise = f"Other processes took {others:.0%} of the processors meanwhile"
+        invocation.note(f"{noise}: the figures are worse than this machine can do.")
 
 
-def _progress(told: str) -> None:
-    sys.stderr.write(f"\r\x1b[K{told}")
+def _progress(text: str) -> None:
+    sys.stderr.write(f"\r\x1b[K{text}")
     sys.stderr.flush()
 
 
 @contextmanager
 def _ended_clean(invocation: Invocation, places: Sequence[Path]) -> Iterator[None]:
-    """Inside, what ends a measurement before its time is told with what is left of it: nothing, unless told."""
+    """Turn an error that ends a measurement early into one that says which files are left."""
     from tailrace.errors import StorageError
 
     try:
@@ -287,30 +287,30 @@ def _ended_clean(invocation: Invocation, places: Sequence[Path]) -> Iterator[Non
     except CommandError as error:
         raise CommandError(error.code, error.message, f"{_left(places)}; {_ANOTHER}") from None
     except OSError as error:
-        # Where not even the directory can be made.
+        # The directory itself could not be created.
         code = "not-allowed" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "input-output"
         where = f" at {error.filename}" if error.filename else ""
-        told = f"Nothing can be written{where}: {error.strerror or error}."
-        raise CommandError(code, told, f"{_left(places)}; {_ANOTHER}") from None
+        message = f"Nothing can be written{where}: {error.strerror or error}."
+        raise CommandError(code, message, f"{_left(places)}; {_ANOTHER}") from None
     except KeyboardInterrupt:
-        left = f"{_left(places)}, and nothing was measured; it begins anew each time."
+        left = f"{_left(places)}, and nothing was measured; it starts over each time."
         raise Interrupted(f"{left}\n{again(invocation)}") from None
 
 
 def _left(places: Sequence[Path]) -> str:
-    """What became of what was written: a Ctrl-C may come before the removal of it has begun."""
+    """Say whether the files written were removed: Ctrl-C may come before their removal began."""
     kept = [quote(str(place)) for place in places if place.exists()]
     return f"What was written for it can be removed: {' '.join(kept)}" if kept else "What was written for it is removed"
 
 
 @contextmanager
 def _ended_by_termination() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP end the command by the way that Ctrl-C takes, so that nothing stays behind."""
+    """End the block on SIGTERM and SIGHUP the way Ctrl-C does, so that the files are removed."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    # What nohup has told the command to ignore stays ignored.
+    # A signal that nohup made the command ignore stays ignored.
     heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in heard}
     try:

@@ -21,5 +21,5 @@ def command(context: click.Context, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     script = found(context.find_root().command, {}, "tailrace", "_TAILRACE_COMPLETE")
-    # Of the parent class: the one for bash would run bash to ask for its version.
+    # The method of the parent class: that of the bash class would run bash to ask for its version.
     write(ShellComplete.source(script).strip() + "\n")

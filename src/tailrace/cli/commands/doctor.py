@@ -1,4 +1,4 @@
-"""`tailrace doctor`: what is wrong with a log or will be, why it matters, and the command to run."""
+"""`tailrace doctor`: report what is or will be wrong with a log, why it matters, and the command to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FIELDS = ("severity", "what", "why", "run", "code")
 _COLORS = {"error": "31", "warning": "33", "note": "36"}
 _HINT = "docs/doctor.md has a row for each code"
-# Of what can be opened at all.
+# Only for a log that can be opened.
 _MORE = "; what was not looked at is read by: tailrace verify"
 
 
@@ -31,14 +31,14 @@ _MORE = "; what was not looked at is read by: tailrace verify"
 def command(invocation: Invocation) -> None:
     """Say what is wrong with the log or will be, and what to run.
 
-    It changes nothing, waits for nobody, and does not read all data: verify does. A directory that cannot be opened is
-    looked at as well. Without -N the namespaces are included. Exits with 5 when damage was found, with 3 when it is no
+    It changes nothing, waits for no lock, and does not read all data: verify does. A directory that cannot be opened is
+    examined as well. Without -N the namespaces are included. Exits with 5 when damage was found, with 3 when it is no
     log, with 1 after any other error, and with 0 after warnings and notes.
     """
     layout = invocation.format()
     findings = _findings(invocation)
     if layout == "table":
-        write("".join(f"{line}\n" for finding in findings for line in _told(invocation, finding)))
+        write("".join(f"{line}\n" for finding in findings for line in _finding_lines(invocation, finding)))
     else:
         write_rows(invocation, _FIELDS, [finding.to_json() for finding in findings])
     sys.stdout.flush()
@@ -59,12 +59,12 @@ def _findings(invocation: Invocation) -> list[Finding]:
     location = invocation.log or os.environ.get("TAILRACE_LOG")
     if not location:
         raise click.UsageError("No log was named: add -L PATH, or set TAILRACE_LOG.")
-    # An empty one overrides the environment.
+    # An empty namespace overrides the environment.
     return tailrace.Log.diagnose(location, namespace=invocation.space)
 
 
-def _told(invocation: Invocation, finding: Finding) -> Iterator[str]:
-    """A finding for people: what, then why, then the command."""
+def _finding_lines(invocation: Invocation, finding: Finding) -> Iterator[str]:
+    """Yield a finding as lines for people: what, then why, then the command."""
     before, after = (f"\x1b[1;{_COLORS[finding.severity]}m", "\x1b[0m") if invocation.color else ("", "")
     yield f"{before}{finding.severity}{after}: {printable(finding.what)} [{finding.code}]"
     yield f"  {printable(finding.why)}"
@@ -73,7 +73,7 @@ def _told(invocation: Invocation, finding: Finding) -> Iterator[str]:
 
 
 def _code(errors: Sequence[Finding]) -> str:
-    """What the exit code follows from: damage outweighs everything else."""
+    """Return the error code that decides the exit code: damage has precedence."""
     if any(finding.damage for finding in errors):
         return "damage-found"
     return "not-a-log" if any(finding.code == "not-a-log" for finding in errors) else "error"

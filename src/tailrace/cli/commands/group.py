@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tailrace.types import GroupInfo, GroupPartition
 
 LIST_FIELDS = ("name", "topics", "members", "lag_records", "lag_seconds", "moved")
-MEMBER_FIELDS = ("id", "host", "pid", "since", "alive", "partitions")
+MEMBER_FIELDS = ("id", "host", "pid", "since", "alive", "state", "partitions")
 PARTITION_FIELDS = ("topic", "partition", "owner", "position", "latest", "lag_records", "lag_seconds", "lost")
 RESET_FIELDS = ("topic", "partition", "now", "new", "change")
-# What a narrow terminal goes without, the first first.
+# Columns that a narrow terminal omits, in this order.
 _SPARE_LIST = ("moved", "lag_seconds", "members", "topics")
-_SPARE_MEMBER = ("host", "since", "partitions")
+_SPARE_MEMBER = ("host", "alive", "since", "partitions")
 _SPARE_PARTITION = ("lost", "latest", "lag_seconds", "position", "owner")
 
 
@@ -46,7 +46,7 @@ def command(context: click.Context) -> None:
 @command.command("ls")
 @click.pass_obj
 def list_groups(invocation: Invocation) -> None:
-    """List groups: what each reads, how many members are at work, and how far behind it is."""
+    """List groups: what each reads, how many members are at work, and its lag."""
     with invocation.open("read") as log:
         rows = [_row(info) for info in log.groups()]
     if rows or invocation.format() != "table":
@@ -60,7 +60,7 @@ def list_groups(invocation: Invocation) -> None:
 @watch_options
 @click.pass_obj
 def show(invocation: Invocation, name: str, watch: bool, every: float | None, limit: int | None) -> None:
-    """Show a group: its members, who reads which partition, and how far it has got in each."""
+    """Show a group: its members, which member reads which partition, and the cursor and lag in each."""
     check_watch(watch=watch, every=every, limit=limit)
     with invocation.open("read") as log:
         if watch:
@@ -71,8 +71,8 @@ def show(invocation: Invocation, name: str, watch: bool, every: float | None, li
 
 @command.command("reset")
 @click.argument("name", shell_complete=complete_groups)
-@click.option("--to", metavar="S", help="Where to go: earliest, latest, an offset, 0:17,1:20, a time, -10m.")
-@click.option("--shift", type=int, metavar="N", help="Go so many records forward, or back with -N, in each partition.")
+@click.option("--to", metavar="S", help="Where to go: earliest, latest, active, an offset, 0:17,1:20, a time, -10m.")
+@click.option("--shift", type=int, metavar="N", help="Move N records forward, or back with -N, in each partition.")
 @click.option(
     "--topic",
     "topics",
@@ -93,9 +93,9 @@ def reset(
     force: bool,
     dry_run: bool,
 ) -> None:
-    """Move a group to another place, so that it reads records again or passes some over."""
+    """Move a group to another place, so that it reads records again or skips some."""
     if (to is None) == (shift is None):
-        raise click.UsageError("Say where to go: with --to S, or by so many records with --shift N, and not with both.")
+        raise click.UsageError("Say where to go: with --to S, or by N records with --shift N, and not with both.")
     place = None if to is None else parse_place(to, "--to")
     with invocation.open("read" if dry_run else "change") as log:
         info = log.group(name)
@@ -108,9 +108,9 @@ def reset(
             _refuse_busy(info, force=force)
             if any(row["now"] != row["new"] for row in rows):
                 evicting = f", and {_members(info)} evicted" if _at_work(info) else ""
-                confirm(invocation, f"reset the group {printable(name)}: {_told(rows)}{evicting}")
+                confirm(invocation, f"reset the group {printable(name)}: {_summary(rows)}{evicting}")
                 rows = moving.apply(force=force)
-    deed = f"{'Would reset' if dry_run else 'Reset'} {printable(name)}: {_told(rows)}"
+    deed = f"{'Would reset' if dry_run else 'Reset'} {printable(name)}: {_summary(rows)}"
     with answering(deed):
         write_rows(invocation, RESET_FIELDS, rows)
     invocation.note(f"{deed}.")
@@ -119,12 +119,12 @@ def reset(
 @command.command("evict")
 @click.argument("name", shell_complete=complete_groups)
 @click.argument("member", shell_complete=complete_members)
-@click.option("--dry-run", is_flag=True, help="Show who would be evicted, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show which member would be evicted, and change nothing.")
 @click.pass_obj
 def evict(invocation: Invocation, name: str, member: str, dry_run: bool) -> None:
-    """Take the partitions of a stuck member away; others read on, and what it commits later is refused.
+    """Take the partitions away from a stuck member; other members read on, and what it commits later is refused.
 
-    The process itself is not ended: one that lives on joins the group again when it next reads.
+    The process itself is not ended: if it continues, it joins the group again at its next read.
     """
     with invocation.open("read" if dry_run else "change") as log:
         info = log.group(name)
@@ -152,7 +152,7 @@ def evict(invocation: Invocation, name: str, member: str, dry_run: bool) -> None
 @click.option("--dry-run", is_flag=True, help="Show what would be forgotten, and change nothing.")
 @click.pass_obj
 def drop(invocation: Invocation, name: str, force: bool, dry_run: bool) -> None:
-    """Forget a group and how far it has read, for ever; no record is deleted."""
+    """Forget a group and how far it has read, permanently; no record is deleted."""
     with invocation.open("read" if dry_run else "change") as log:
         info = log.group(name)
         if dry_run:
@@ -161,7 +161,7 @@ def drop(invocation: Invocation, name: str, force: bool, dry_run: bool) -> None:
             _refuse_busy(info, force=force)
             read = counted(sum(each.position is not None for each in info.partitions), "partition")
             meanwhile = f" while {_members(info)} at work" if _at_work(info) else ""
-            confirm(invocation, f"forget how far the group {printable(name)} has read {read}, for ever{meanwhile}")
+            confirm(invocation, f"forget how far the group {printable(name)} has read {read}, permanently{meanwhile}")
             log.drop_group(name, force=force)
     deed = f"{'Would drop' if dry_run else 'Dropped'} the group {printable(name)}"
     with answering(deed):
@@ -171,8 +171,8 @@ def drop(invocation: Invocation, name: str, force: bool, dry_run: bool) -> None:
 
 def _row(info: GroupInfo) -> dict[str, Any]:
     fields = info.to_json()
-    told = {**fields, "name": info.name, "members": len(_at_work(info))}
-    return {name: told[name] for name in LIST_FIELDS}
+    values = {**fields, "name": info.name, "members": len(_at_work(info))}
+    return {name: values[name] for name in LIST_FIELDS}
 
 
 def _show(invocation: Invocation, info: GroupInfo) -> None:
@@ -191,11 +191,11 @@ def _show(invocation: Invocation, info: GroupInfo) -> None:
     if not members:
         sys.stdout.flush()
         engine = "An engine, such as a Spark query, reads for it and keeps its own place, so it has no members."
-        invocation.note(engine if info.engine else "Nobody is reading for it now.")
+        invocation.note(engine if info.engine else "No member is reading for it now.")
 
 
 def _show_again(invocation: Invocation, info: GroupInfo, *, first: bool) -> None:
-    """A picture in place on a terminal; for programs an object a line, or a row a partition with the time before it."""
+    """Redraw on a terminal; for programs print an object per line, or a row per partition with the time in front."""
     layout = invocation.format()
     if layout == "table":
         if draws(sys.stdout):
@@ -216,7 +216,7 @@ def _show_again(invocation: Invocation, info: GroupInfo, *, first: bool) -> None
         write("".join("\t".join(line) + "\n" for line in lines))
 
 
-# Members that are at work.
+# Live members.
 
 
 def _at_work(info: GroupInfo) -> list[str]:
@@ -229,7 +229,7 @@ def _members(info: GroupInfo) -> str:
 
 
 def _refuse_busy(info: GroupInfo, *, force: bool) -> None:
-    """Say so before anybody is asked; the library refuses those that come between."""
+    """Raise GroupBusyError before the user is asked; the library refuses members that join in between."""
     at_work = _at_work(info)
     if at_work and not force:
         from tailrace.errors import GroupBusyError
@@ -253,11 +253,11 @@ def _show_command(name: str) -> str:
     return f"tailrace group show {quote(name)}"
 
 
-# Resetting.
+# Reset.
 
 
 def _chosen(log: Log, info: GroupInfo, topics: Sequence[str]) -> list[GroupPartition]:
-    """The partitions that a reset is about."""
+    """Return the partitions that a reset applies to."""
     if not topics:
         return list(info.partitions)
     matched = {found.name for each in topics for found in log.topics(each)}
@@ -272,7 +272,7 @@ def _chosen(log: Log, info: GroupInfo, topics: Sequence[str]) -> list[GroupParti
 
 
 def _check_place(info: GroupInfo, place: Any, chosen: Sequence[GroupPartition]) -> None:
-    """Refuse offsets that could be in several partitions or topics, or in none."""
+    """Raise UsageError for offsets that fit several partitions or topics, or none."""
     topics = sorted({partition.topic for partition in chosen})
     if isinstance(place, (int, dict)) and len(topics) > 1:
         raise click.UsageError(f"--to has offsets in one topic, and {info.name!r} reads {len(topics)}: add --topic.")
@@ -289,7 +289,7 @@ def _check_place(info: GroupInfo, place: Any, chosen: Sequence[GroupPartition]) 
 
 
 class _Reset:
-    """One move of a group: looked at first, then done."""
+    """One reset of a group: planned first, then applied."""
 
     def __init__(self, log: Log, info: GroupInfo, to: Any, shift: int | None, topics: tuple[str, ...]) -> None:
         self.log = log
@@ -299,12 +299,12 @@ class _Reset:
         self.topics = topics
 
     def plan(self) -> list[dict[str, Any]]:
-        """Where it would go, a row a partition."""
+        """Return a row per partition with the offset that the cursor would get."""
         with wrong_arguments():
             return self._rows(dry_run=True, force=False)
 
     def apply(self, *, force: bool) -> list[dict[str, Any]]:
-        """Go there; the rows say where it really went, which for a time or an end may have moved on since."""
+        """Move the cursors and return their new offsets; for a time or an end they may differ from the plan."""
         return self._rows(dry_run=False, force=force)
 
     def _rows(self, *, dry_run: bool, force: bool) -> list[dict[str, Any]]:
@@ -315,20 +315,20 @@ class _Reset:
         for each in self.info.partitions:
             new = moved.get(each.topic, {}).get(each.partition)
             if new is not None:
-                # Without a cursor it would begin at the earliest record, which is as far from the end as its lag.
+                # Without a cursor it would start at the earliest record, which is `lag_records` before the end.
                 now = each.latest - each.lag_records if each.position is None else each.position
                 row = (each.topic, each.partition, each.position, new, new - now)
                 rows.append(dict(zip(RESET_FIELDS, row, strict=True)))
         return rows
 
 
-def _told(rows: list[dict[str, Any]]) -> str:
-    """What a reset comes to: partitions that move, records read again, records passed over."""
+def _summary(rows: list[dict[str, Any]]) -> str:
+    """Return a summary of a reset: partitions that move, records read again, records skipped."""
     changes = [row["change"] for row in rows]
-    told = [f"{counted(sum(map(bool, changes)), 'partition')} moved"]
+    parts = [f"{counted(sum(map(bool, changes)), 'partition')} moved"]
     again, over = -sum(min(each, 0) for each in changes), sum(max(each, 0) for each in changes)
     if again:
-        told.append(f"{counted(again, 'record')} to be read again")
+        parts.append(f"{counted(again, 'record')} to be read again")
     if over:
-        told.append(f"{counted(over, 'record')} passed over")
-    return ", ".join(told)
+        parts.append(f"{counted(over, 'record')} passed over")
+    return ", ".join(parts)

@@ -16,7 +16,7 @@ from tailrace.cli.candidates import complete_files, complete_topics
 from tailrace.cli.ending import Interrupted
 from tailrace.cli.errors import FAILED, answering
 from tailrace.cli.grouping import command as make_command
-from tailrace.cli.invocation import Invocation, tell
+from tailrace.cli.invocation import Invocation, print_line
 from tailrace.cli.output import Progress, to_json, write
 from tailrace.cli.prompts import counted
 from tailrace.cli.quoting import printable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tailrace import Topic
 
-# More than these are counted, not named.
+# Further bad lines are counted, not named.
 _BAD_NAMED_MAX = 100
 _FORMS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
@@ -51,9 +51,9 @@ _FORMS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 def command(invocation: Invocation, /, files: tuple[str, ...], name: str, **options: Any) -> None:
     """Import files of JSON lines or CSV into a topic.
 
-    Files are read as streams and appended in batches, each whole or absent, so that many imports may run at once. Lines
-    that are not records are named, counted and passed over; the exit code is then 1. - is stdin. Without --jsonl or
-    --csv the ending of a file's name decides.
+    Files are read as streams and appended in batches, each all or nothing, so several imports may run at once. Lines
+    that are not records are named, counted and skipped; the exit code is then 1. - is stdin. Without --jsonl or --csv
+    the extension of a file's name decides.
     """
     form = one_of(options, ("jsonl", "csv"))
     forms = [_form(file, form) for file in files]
@@ -80,7 +80,7 @@ def command(invocation: Invocation, /, files: tuple[str, ...], name: str, **opti
 
 
 class Importing:
-    """One call: what was written, what was bad, and how far it came."""
+    """One call: what was written, which lines were bad, and the last line processed."""
 
     def __init__(self, invocation: Invocation, name: str, files: tuple[str, ...], options: dict[str, Any]) -> None:
         self.invocation = invocation
@@ -92,12 +92,12 @@ class Importing:
         self.bad = 0
         self.named = 0
         self.bad_named: list[dict[str, Any]] = []
-        # The file that is being read, and the last line of it that was dealt with.
+        # The file being read, and its last line that was processed.
         self.index = 0
         self.line: int = options["from_line"] - 1
 
     def run(self, topic: Topic, index: int, form: str, progress: Progress, share: tuple[int, int]) -> None:
-        """Append one file; `share` is the bytes of the files before it, and of all."""
+        """Append one file; `share` is the bytes of the files before it, and of all files."""
         before, total = share
         file = self.files[index]
         first_line = self.options["from_line"] if index == 0 else 1
@@ -132,12 +132,12 @@ class Importing:
             self.named += 1
             if self.named <= _BAD_NAMED_MAX:
                 self.bad_named.append({"file": file, "line": line, "reason": reason})
-                tell(f"{printable(file)}:{line}: {printable(reason)}")
+                print_line(f"{printable(file)}:{line}: {printable(reason)}")
             elif self.named == _BAD_NAMED_MAX + 1:
-                tell("More bad lines are counted, not named.")
+                print_line("More bad lines are counted, not named.")
 
     def print(self) -> None:
-        """What was written on stdout; the count of bad lines on stderr, or within the JSON."""
+        """Print what was written on stdout, and the count of bad lines on stderr or within the JSON."""
         if self.invocation.format() in ("json", "jsonl"):
             indent = 2 if self.invocation.format() == "json" else None
             fields = {
@@ -155,10 +155,10 @@ class Importing:
         self.written.print(self.invocation)
         if self.bad:
             imported = counted(self.written.records, "record")
-            tell(f"Imported {imported}; passed over {counted(self.bad, 'bad line')}.")
+            print_line(f"Imported {imported}; passed over {counted(self.bad, 'bad line')}.")
 
     def resume(self) -> str:
-        """What is in the topic, and how to go on behind it."""
+        """Return what was appended, and the command that continues after it."""
         options = ["--topic", self.written.topic]
         options += [f"--{form}" for form in ("jsonl", "csv") if self.options[form]]
         for option in ("key_field", "partition", "durable"):

@@ -25,7 +25,7 @@ _FIELDS = ("name", "topics", "partitions", "records", "bytes")
 @make_group("namespace")
 @click.pass_context
 def command(context: click.Context) -> None:
-    """List and drop namespaces; -N is not used here."""
+    """List and drop namespaces; -N does not apply here."""
     CommandGroup.help_if_alone(context)
 
 
@@ -46,7 +46,7 @@ def list_namespaces(invocation: Invocation) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @click.pass_obj
 def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
-    """Delete a namespace with all its topics and records, for ever."""
+    """Delete a namespace with all its topics and records permanently."""
     with invocation.open("read" if dry_run else "change", space="") as log:
         if name not in log.namespaces():
             raise CommandError(
@@ -57,7 +57,7 @@ def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
         row = _row(invocation, log, name)
         if not dry_run:
             content = f"{counted(row['topics'], 'topic')} and {counted(row['records'], 'record')}"
-            confirm(invocation, f"drop the namespace {printable(name)} with {content} for ever")
+            confirm(invocation, f"drop the namespace {printable(name)} with {content} permanently")
             log.drop_namespace(name)
     deed = f"{'Would drop' if dry_run else 'Dropped'} the namespace {printable(name)}"
     with answering(deed):

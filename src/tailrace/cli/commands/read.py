@@ -1,4 +1,4 @@
-"""`tailrace read`: the records of a topic, in many forms."""
+"""`tailrace read`: print the records of a topic."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tailrace.cli.resume import go_on
 if TYPE_CHECKING:
     from tailrace import Log, Record, Scan, Topic
 
-# Small enough for the first record to come at once, large enough for a batch to cost little.
+# Small enough for the first record to appear at once, large enough to amortize the cost of a batch.
 _BATCH_RECORDS_MAX = 8_192
 
 
 class Filter(NamedTuple):
-    """Which of the records that were read are printed."""
+    """A filter on the records to print."""
 
     key: bytes | None
     pattern: re.Pattern[bytes] | None
@@ -52,14 +52,14 @@ class Filter(NamedTuple):
 
 
 def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that `read` and `tail` share."""
+    """Add the options that `read` and `tail` share to a command."""
     for option in reversed(
         (
             click.option("-p", "--partition", "partitions", metavar="N,..", help="Only these partitions."),
             click.option("-k", "--key", metavar="KEY", help="Only records with this key."),
             click.option("--grep", metavar="RE", help="Only records whose value matches a regular expression."),
-            click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after printing so many records."),
-            click.option("--timeout", metavar="D", help="With -f: end after so long without a record (30s, 5m)."),
+            click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after printing N records."),
+            click.option("--timeout", metavar="D", help="With -f: end after D without a record (30s, 5m)."),
             click.option(
                 "--order",
                 type=click.Choice(["time", "offset"]),
@@ -87,30 +87,35 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--on-lost",
     type=click.Choice(["error", "earliest", "latest"]),
-    help="With --group: where to go on when unread records were removed.  [default: error]",
+    help="With --group: where to continue when unread records were removed.  [default: error]",
+)
+@click.option(
+    "--max-processing",
+    metavar="D",
+    help="With --group: lose its partitions when the output is not taken for this long, or none.  [default: 5m]",
 )
 @click.option(
     "--on-damage",
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="Stop at damaged or lost records, or read on behind them and exit with 5.",
+    help="Stop at damaged or lost records, or read on after them and exit with 5.",
 )
 @record_options
 @click.pass_obj
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Read the records of a topic.
 
-    TOPIC may be a pattern, 'sensors.*' or 'sensors...': every topic that matches is read. START is earliest, latest, an
-    offset, offsets by partition (0:17,1:20), a time (2026-11-15T20:00Z), a date (its midnight
-    in UTC) or how long ago (-10m). A terminal gets a line
-    a record; a pipe gets each value and a line feed.
+    TOPIC may be a pattern, 'sensors.*' or 'sensors...': every topic that matches is read. START is earliest, latest,
+    active (the segment that is being written), an offset, offsets by partition (0:17,1:20), a time
+    (2026-11-15T20:00Z), a date (its midnight in UTC) or how long ago (-10m). A terminal gets one line per record; a
+    pipe gets each value and a line feed.
     """
     run(invocation, topic, options)
 
 
 def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
-    """Read as the options say; `tail` comes here as well."""
+    """Read as the options say; called by `tail` as well."""
     chosen = _filter(options)
     places = _places(options)
     refuse_for_group(options)
@@ -129,7 +134,7 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
                 printed = _count(scan, chosen, options["limit"])
                 write(f"{printed}\n")
             else:
-                # A follower waits for its topic, whose schema is then read from none of its records.
+                # A follower waits for its topic to exist; limit=0 gives the schema without reading a record.
                 renderer = renderer or ArrowRenderer(topic.read(follow=options["follow"], limit=0))
                 if scan is not None:
                     with ended_by_departure() if options["follow"] else nullcontext():
@@ -137,7 +142,7 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
                 else:
                     printed = deliver(invocation, log, topic, places, renderer, chosen, options)
         except ValueError:
-            # Of a topic that was waited for, or grew meanwhile, it may be the arguments after all.
+            # If the topic was created or extended meanwhile, the arguments may be the cause after all.
             check()
             raise
     if scan is not None and scan.skipped:
@@ -147,23 +152,23 @@ def run(invocation: Invocation, name: str, options: dict[str, Any]) -> None:
 
 
 def _skipped(invocation: Invocation, scan: Scan) -> CommandError:
-    """Name what was left out, a line a range; how the command ends."""
+    """Print a note for each range that was skipped, and return the error that ends the command."""
     for damage in scan.skipped:
         invocation.note(
             f"Left out: {damage.topic}[{damage.partition}] offsets {damage.first} to {damage.last}: {damage.reason}."
         )
     damaged = sum(not damage.repaired for damage in scan.skipped)
     lost = len(scan.skipped) - damaged
-    told = [counted(count, noun) for count, noun in ((damaged, "damaged range"), (lost, "lost range")) if count]
+    counts = [counted(count, noun) for count, noun in ((damaged, "damaged range"), (lost, "lost range")) if count]
     hint = "Every other record was read; "
     hint += "see what can be done with: tailrace repair --dry-run" if damaged else (
         "a repair has given these up, and there is nothing left to repair."
     )  # fmt: skip
-    return CommandError("damage-found", f"{' and '.join(told)} left out.", hint)
+    return CommandError("damage-found", f"{' and '.join(counts)} left out.", hint)
 
 
 class ReadBounds(NamedTuple):
-    """Where to read, as the library takes it."""
+    """The range to read, as the library takes it."""
 
     start: Any
     stop: Any
@@ -173,7 +178,7 @@ class ReadBounds(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """Whether a topic, or those that a pattern matches, have the places that were named."""
+    """A check that a topic, or each that a pattern matches, has the partitions and offsets that were given."""
 
     log: Log
     topic: Topic
@@ -201,7 +206,7 @@ def _places(options: dict[str, Any]) -> ReadBounds:
 
 
 def _refuse_contradictions(invocation: Invocation, options: dict[str, Any], chosen: Filter) -> None:
-    """Refuse options of which one would be left out of account."""
+    """Raise UsageError for options of which one would be ignored."""
     arrow = invocation.output == "arrow"
     if arrow and (chosen.active or options["form"] is not None):
         raise click.UsageError("-o arrow writes whole batches: leave out -k, --grep and -F.")
@@ -221,7 +226,7 @@ def _refuse_contradictions(invocation: Invocation, options: dict[str, Any], chos
 
 
 def _is_there(invocation: Invocation, log: Log, topic: Topic) -> bool:
-    """Whether a topic that is followed is there; if not, say that it is waited for."""
+    """Return whether a topic to follow exists; if not, print that the command waits for it."""
     from tailrace.errors import TopicNotFoundError
 
     if is_pattern(topic.name):
@@ -253,7 +258,7 @@ def _scan(topic: Topic, options: dict[str, Any], places: ReadBounds, chosen: Fil
             places.start,
             places.stop,
             last=places.last,
-            # A filter is applied here, so that the limit must be, too.
+            # A filter is applied here, so the limit must be applied here, too.
             limit=None if chosen.active else options["limit"],
             partition=places.partitions,
             follow=options["follow"],
@@ -282,7 +287,7 @@ def _print(
     limit = options["limit"] if chosen.active else None
     values_only = isinstance(renderer, PlainRenderer) and not chosen.active
     printed = 0
-    # Where to go on; None until something was printed, which means from the start.
+    # Where to continue; None until something was printed, which means from the start.
     positions: dict[tuple[str, int], int] | None = None
     output.write(renderer.begin())
     try:
@@ -292,7 +297,7 @@ def _print(
                 if limit is not None:
                     records = records[: limit - printed]
                 output.write(render_values(batch.values()) if values_only else renderer.render(records))
-                # Bytes must not wait in a buffer while the scan waits for records.
+                # Bytes must not stay in a buffer while the scan waits for records.
                 output.flush()
                 printed += len(records)
                 positions = dict(scan.positions)
@@ -316,11 +321,11 @@ def _resume(
     printed: int,
     options: dict[str, Any],
 ) -> str:
-    """What was printed and the command that prints the rest."""
+    """Return what was printed and the command that prints the rest."""
     name = invocation.command.rpartition(" ")[2]
     given = [("-p", options["partitions"]), ("-k", options["key"]), ("--grep", options["grep"])]
     if not positions:
-        # The very same again: where a tail would have begun is where the next one begins.
+        # The same command again: a tail starts at the current end each time.
         start = [options["start"]] if name == "read" and options["start"] != "earliest" else []
         given += [("--stop", options["stop"]), ("-n", options["last"]), ("--limit", options["limit"])]
         following = options["follow"] and name == "read"
@@ -330,7 +335,7 @@ def _resume(
         name = "read"
         place = _place(topic, positions, whole=options["reverse"])
         if place is None:
-            return f"The places in {len(positions)} partitions are too many for a command that goes on."
+            return f"The places in {len(positions)} partitions are too many for a command that continues."
         start = [options["start"] if options["reverse"] else place]
         left = None if options["limit"] is None else options["limit"] - printed
         if left == 0:

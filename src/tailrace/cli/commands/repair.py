@@ -1,4 +1,4 @@
-"""`tailrace repair`: quarantine what is damaged, name what is lost, and let the log go on."""
+"""`tailrace repair`: quarantine what is damaged, name what is lost, and make the log usable again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tailrace.names import IDENTITY_NAME
 if TYPE_CHECKING:
     from tailrace.types import RepairReport
 
-# How the directory of a namespace is named.
+# The directory name of a namespace.
 _ESCAPED = re.compile("([a-z0-9_-]|%[0-9A-F]{2})+")
 _FIELDS = ("namespace", "what", "topic", "partition", "first", "last", "why")
 
@@ -37,10 +37,10 @@ _FIELDS = ("namespace", "what", "topic", "partition", "first", "last", "why")
 def command(invocation: Invocation, dry_run: bool) -> None:
     """Repair a damaged log.
 
-    Damaged bytes go into quarantine, every whole record stays under its own offset, and a placeholder names each range
-    that is lost. A partition or a journal that is read-only after a failed sync takes appends again. Nobody else may
-    have the log open. Without -N the namespaces are repaired as well. Asks before it changes anything. Exits with 5
-    when records are lost, or anything else that a note names.
+    Damaged bytes go into quarantine, every whole record keeps its offset, and a placeholder names each range that is
+    lost. A partition or a journal that is read-only after a failed sync takes appends again. No other process may have
+    the log open. Without -N the namespaces are repaired as well. Asks before it changes anything. Exits with 5 when
+    records are lost, or anything else that a note names.
     """
     repairing = Repairing(invocation)
     try:
@@ -64,22 +64,22 @@ def command(invocation: Invocation, dry_run: bool) -> None:
     done = "Would repair" if dry_run else "Repaired"
     with answering(f"{done} the log"):
         repairing.show(dry_run)
-    repairing.tell(dry_run)
+    repairing.print_notes(dry_run)
 
 
 class Repairing:
-    """One call: the reports of the log and of the namespaces in it, as far as anything is wrong with them."""
+    """One call: the reports of the log and of the namespaces in it that need a repair."""
 
     def __init__(self, invocation: Invocation) -> None:
         self.invocation = invocation
         self.location = ""
-        # By the names of the namespaces on the way to it; those of the log itself are none.
+        # By the path of namespaces; the log itself is the empty path.
         self.reports: dict[tuple[str, ...], RepairReport] = {}
         # Whether anything may have been changed.
         self.begun = False
 
     def run(self, location: str, space: str, *, dry_run: bool) -> None:
-        """Look at a log, and at the namespaces in it unless one was named."""
+        """Plan the repair of a log, and of the namespaces in it unless one was named."""
         self.location = location
         way = (space,) if space else ()
         self._look(location, way, dry_run)
@@ -97,7 +97,7 @@ class Repairing:
             self.reports[way] = report
 
     def mend(self, location: str) -> None:
-        """Repair those in which a look found something."""
+        """Repair those in which the plan found something."""
         named, self.reports = list(self.reports), {}
         self.begun = True
         for way in named:
@@ -115,14 +115,14 @@ class Repairing:
             progress.clear()
 
     def deed(self) -> str:
-        """What is about to be done, for the question before it."""
+        """Return what is about to be done, for the confirmation."""
         lost = sum(damage.last - damage.first + 1 for _, damage in self._lost() if damage.topic is not None)
         steps = sum(len(report.steps) for report in self.reports.values())
-        told = f"repair {counted(steps, 'thing')} in {self.location}"
+        deed = f"repair {counted(steps, 'thing')} in {self.location}"
         if lost:
-            return f"{told}, giving up {counted(lost, 'record')} that cannot be read"
+            return f"{deed}, giving up {counted(lost, 'record')} that cannot be read"
         noted = any(report.notes for report in self.reports.values())
-        return f"{told}; the notes of --dry-run say what may be lost" if noted else f"{told}, losing no record"
+        return f"{deed}; the notes of --dry-run say what may be lost" if noted else f"{deed}, losing no record"
 
     def _lost(self) -> list[tuple[tuple[str, ...], Any]]:
         return [(way, damage) for way, report in self.reports.items() for damage in report.lost]
@@ -142,11 +142,11 @@ class Repairing:
         logs = [{"namespace": "/".join(way) or None, **report.to_json()} for way, report in self.reports.items()]
         return {"dry_run": dry_run, "sound": not logs, "logs": logs}
 
-    def tell(self, dry_run: bool) -> None:
-        """What follows from it, beside the data; that something is lost is the exit code."""
+    def print_notes(self, dry_run: bool) -> None:
+        """Print notes on stderr; raise an error with exit code 5 if something is lost."""
         for way, report in self.reports.items():
             for note in report.notes:
-                # A full stop behind a command would be pasted with it.
+                # A full stop after a command would be pasted with it.
                 stop = "" if ": tailrace " in note else "."
                 self.invocation.note(self._placed(f"Note: {note}{stop}", way))
             for path in report.quarantine:
@@ -158,26 +158,28 @@ class Repairing:
             raise CommandError("damage-found", f"{counted(len(lost), 'range')} of records {verb}.", self._next(dry_run))
         if notes:
             verb = "would be" if dry_run else "is"
-            told = f"The log {verb} whole again; {counted(notes, 'note')} above {'say' if notes > 1 else 'says'} what"
-            raise CommandError("damage-found", f"{told} could not be kept.", self._next(dry_run))
+            sentence = (
+                f"The log {verb} whole again; {counted(notes, 'note')} above {'say' if notes > 1 else 'says'} what"
+            )
+            raise CommandError("damage-found", f"{sentence} could not be kept.", self._next(dry_run))
         if self.reports:
             done = "The log is whole again, and no record is lost."
             self.invocation.note("Nothing was changed." if dry_run else done)
 
     def _next(self, dry_run: bool) -> str:
-        """What to do after a repair that could not keep everything, or before it."""
+        """Return the next step after a repair that could not keep everything, or before it."""
         if dry_run:
             return "Nothing was changed; run it without --dry-run to repair the log, with a copy of it at hand."
         topics = {(way, damage.topic) for way, damage in self._lost() if damage.topic and damage.topic[:2] != "__"}
         if not topics:
-            return "Every record that can be read stays under its offset, and the log goes on."
-        # One command may serve as the example for all.
+            return "Every record that can be read stays under its offset, and the log can be used."
+        # One command serves as an example for all topics.
         way, topic = min(topics)
-        read = f"read on behind them with: tailrace read {quote(topic)} --on-damage skip"
+        read = f"read on after them with: tailrace read {quote(topic)} --on-damage skip"
         return self._placed(f"Every other record is readable; {read}", way)
 
     def _placed(self, text: str, way: tuple[str, ...]) -> str:
-        """The same with commands for the log that it is about."""
+        """Return a text in which commands name the log or namespace that it is about."""
         if not way:
             return self.invocation.whole(text)
         inner = copy(self.invocation)
@@ -199,7 +201,7 @@ def _rows(space: str | None, report: RepairReport) -> list[dict[str, Any]]:
 
 
 def _inside(location: str, way: tuple[str, ...]) -> str:
-    """The directory of a namespace, as it is written on disk."""
+    """Return the directory of a namespace, as it is named on disk."""
     for name in way:
         found = [each for each in _entries(location) if _name_of(each) == name]
         location = os.path.join(location, "namespaces", found[0] if found else name)
@@ -218,26 +220,26 @@ def _entries(location: str) -> list[str]:
 
 
 def _namespaces(location: str) -> list[str]:
-    """The namespaces of a log that need not be one that can be opened."""
+    """Return the namespaces of a log, which need not be a log that opens."""
     return [_name_of(name) for name in _entries(location) if _is_log(os.path.join(location, "namespaces", name))]
 
 
 def _is_log(location: str) -> bool:
-    """Whether a repair can be asked to look at a directory, whatever is missing there: topics alone are no log."""
+    """Return whether a directory can be repaired as a log, whichever files are missing; topics alone are no log."""
     if not _ESCAPED.fullmatch(os.path.basename(location)):
-        # Somebody else's directory, or what a drop is removing, is not a namespace.
+        # A foreign directory, or one that a drop is removing, is not a namespace.
         return False
     marks = (IDENTITY_NAME, "catalog", "tails")
     with _looking(location):
         if os.path.islink(location):
-            # One that leads nowhere is a namespace that nobody can look at.
+            # A broken link is a namespace that cannot be examined, so this raises.
             os.stat(location)
         holds = any(stat.S_ISDIR(_mode(location, name)) for name in ("catalog", "topics"))
         return holds and any(_mode(location, name) for name in marks)
 
 
 def _mode(location: str, name: str) -> int:
-    """What kind of thing a name in a directory is; 0 where there is nothing."""
+    """Return the mode of a name in a directory; 0 if it does not exist."""
     try:
         return os.stat(os.path.join(location, name)).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -246,7 +248,7 @@ def _mode(location: str, name: str) -> int:
 
 @contextmanager
 def _looking(path: str) -> Iterator[None]:
-    """Inside, a look at namespaces that is refused is told: whatever cannot be seen may be damaged."""
+    """Turn an OSError while namespaces are examined into an error: one that cannot be read may be damaged."""
     try:
         yield
     except OSError as error:

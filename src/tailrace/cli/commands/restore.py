@@ -7,7 +7,7 @@ import os
 import click
 
 from tailrace.cli.candidates import complete_directories, named_directory
-from tailrace.cli.commands.backup import records_told, refuse_damage, shown
+from tailrace.cli.commands.backup import records_text, refuse_damage, shown
 from tailrace.cli.ending import Interrupted
 from tailrace.cli.errors import answering
 from tailrace.cli.grouping import command as make_command
@@ -26,9 +26,9 @@ from tailrace.names import IDENTITY_NAME
 def command(invocation: Invocation, backup: str, to: str, allow_damage: bool) -> None:
     """Make a new log out of a backup.
 
-    BACKUP is a directory that tailrace backup has made; TO does not exist or is empty; -L and -N are not used. Every
-    byte is compared with its checksum. The new log has an id of its own: checkpoints of Spark and later backups take it
-    for another one.
+    BACKUP is a directory that tailrace backup has written; TO does not exist or is empty; -L and -N are not used. Every
+    byte is compared with its checksum. The new log has its own id: checkpoints of Spark and later backups treat it as
+    another log.
     """
     from tailrace import Log
 
@@ -42,7 +42,7 @@ def command(invocation: Invocation, backup: str, to: str, allow_damage: bool) ->
         raise
     finally:
         progress.clear()
-    deed = f"Restored {records_told(report)}, {human_size(report.bytes)}, into {to}"
+    deed = f"Restored {records_text(report)}, {human_size(report.bytes)}, into {to}"
     with answering(deed):
         write_object(invocation, shown(invocation, report.to_json()))
     refuse_damage(report.damage, deed)
@@ -50,7 +50,7 @@ def command(invocation: Invocation, backup: str, to: str, allow_damage: bool) ->
 
 
 def _left(invocation: Invocation, to: str) -> str:
-    """What a restore that was interrupted leaves behind, and how to go on."""
+    """Return the state that an interrupted restore leaves, and how to continue."""
     if os.path.isfile(os.path.join(to, IDENTITY_NAME)):
         return f"The backup is not changed, and {to} is a whole log: everything was restored."
     if not os.path.isdir(to):

@@ -1,4 +1,4 @@
-"""`tailrace stats`: the log in numbers."""
+"""`tailrace stats`: show the log in numbers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _LATENCIES = ("samples", "p50", "p90", "p99", "max")
 def command(invocation: Invocation, watch: bool, every: float | None, limit: int | None) -> None:
     """Show the log in numbers.
 
-    Counts, bytes, rates, syncs and latencies (in microseconds) over all processes. Namespaces are counted, and what is
-    in them is not: add -N NAME for one of them.
+    Counts, bytes, rates, syncs and latencies (in microseconds) over all processes. Namespaces are counted, but not
+    their contents: add -N NAME for one of them.
     """
     check_watch(watch=watch, every=every, limit=limit)
     with invocation.open("read") as log:
@@ -61,7 +61,7 @@ def _show_once(invocation: Invocation, fields: dict[str, Any]) -> None:
 
 
 def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> None:
-    """A picture in place on a terminal, a line each time for programs."""
+    """Redraw on a terminal; for programs print one line each time."""
     layout = invocation.format()
     if layout == "table":
         if draws(sys.stdout):
@@ -80,7 +80,7 @@ def _show(invocation: Invocation, fields: dict[str, Any], *, first: bool) -> Non
 
 
 def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]:
-    """The numbers for people, in groups."""
+    """Yield the numbers for people, as lines in sections."""
 
     def cell(name: str) -> str:
         return human_cell(name, fields[name])
@@ -114,7 +114,7 @@ def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]
     yield heading(f"{'latency':<14}" + "".join(f"{name:>12}" for name in _LATENCIES))
     for title, name in (("append", "append_latency"), ("sync", "fsync_latency")):
         samples, *times = (fields[name][each] for each in _LATENCIES)
-        # Nothing was measured where there are no samples, and nought would be a boast.
+        # Without samples show "-": 0 us would read as a measurement.
         texts = [human_time(each) if samples else "-" for each in times]
         yield row(title, f"{samples:>12,}" + "".join(f"{text:>12}" for text in texts))
     yield heading("journal")
@@ -125,7 +125,7 @@ def _picture(invocation: Invocation, fields: Mapping[str, Any]) -> Iterator[str]
 
 
 def _warning(fields: Mapping[str, Any]) -> str | None:
-    """What to say before the disk is full."""
+    """Return the warning about a nearly full disk, or None."""
     if not fields["nearly_full"]:
         return None
     free, disk = human_size(fields["free_bytes"]), human_size(fields["disk_bytes"])
@@ -143,7 +143,7 @@ def _soon(seconds: float) -> str:
 
 
 def human_time(microseconds: float) -> str:
-    """A short time in three digits and a unit."""
+    """Return a short time with three digits and a unit."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if microseconds >= size:
             return f"{microseconds / size:.3g} {unit}"

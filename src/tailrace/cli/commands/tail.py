@@ -1,4 +1,4 @@
-"""`tailrace tail`: the newest records, then those that come."""
+"""`tailrace tail`: print the newest records, then follow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tailrace.cli.invocation import Invocation
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     """Print the newest records of a topic, then follow it.
 
-    The same as read -n 10 -f, also of a pattern such as 'sensors.*'. A topic that does not exist yet is waited for;
-    Ctrl-C ends.
+    The same as read -n 10 -f, also of a pattern such as 'sensors.*'. Waits for a topic that does not exist yet; Ctrl-C
+    ends.
     """
     fixed = {"start": "earliest", "stop": None, "follow": True, "reverse": False, "count": False, "on_damage": "error"}
     run(invocation, topic, {**options, **fixed})

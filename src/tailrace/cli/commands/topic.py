@@ -1,7 +1,8 @@
-"""`tailrace topic`: list, create, show, alter, trim and drop topics."""
+"""`tailrace topic`: list, create, show, alter, trim and drop topics, delete single records, erase keys."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,15 +37,19 @@ LIST_FIELDS = (
     "groups",
 )
 _OFFSET_FIELDS = ("partition", "earliest", "latest", "durable")
-# What a narrow terminal goes without, the first first.
+# Columns that a narrow terminal omits, in this order.
 _SPARE_FIELDS = ("oldest", "rate", "settings", "groups", "newest", "bytes", "partitions")
+# Expired and deleted records that are still stored, about the bytes they take, and what a vacuum would free in all.
+_HIDDEN = ("hidden_records", "dead_bytes", "vacuum_frees_bytes")
+# Fields that a table shows only if they are not 0.
+_LOSSES = ("lost_records", *_HIDDEN)
 _TRIM_FIELDS = ("topic", "partition", "earliest", "before", "records", "lost_records")
 
 
 @make_group("topic")
 @click.pass_context
 def command(context: click.Context) -> None:
-    """List, create, show, alter, trim and drop topics."""
+    """List, create, show, alter, trim and drop topics; delete records."""
     CommandGroup.help_if_alone(context)
 
 
@@ -59,15 +64,21 @@ def list_topics(invocation: Invocation, match: str) -> None:
         rows = [_listed({**info.to_json(), "groups": lags.get(info.name, [])}) for info in infos]
     if invocation.format() == "table":
         rows = [
-            {**row, "settings": _special(info), "groups": _behind(row["groups"])}
+            {**row, "settings": _special(info), "groups": _groups_with_lag(row["groups"])}
             for info, row in zip(infos, rows, strict=True)
         ]
     if rows or invocation.format() != "table":
-        # A table of a log without groups has no empty column for them, nor for losses where there are none.
+        # A table of a log without groups or losses has no empty column for them.
         empty = {"groups": not lags, "lost_records": not any(row["lost_records"] for row in rows)}
         unused = [name for name, nothing in empty.items() if nothing and invocation.format() == "table"]
         columns, spare = ([name for name in names if name not in unused] for names in (LIST_FIELDS, _SPARE_FIELDS))
         write_rows(invocation, columns, rows, spare)
+    for info in infos:
+        if info.unknown:
+            invocation.note(
+                f"{printable(info.name)} has {counted(len(info.unknown), 'setting')} that only a newer version of "
+                f"Tailrace knows ({printable(', '.join(info.unknown))}): this one neither reads nor writes it."
+            )
     if not rows:
         invocation.note("There are no topics." if match == "..." else f"No topic matches {match!r}.")
 
@@ -81,7 +92,8 @@ def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **optio
     """Create a topic, and the log when there is none. `none` for a setting is its default."""
     settings = parse_settings(options, texts)
     with invocation.open("create") as log:
-        if any(info.name == name for info in _infos(log, name)):
+        # The next call refuses a topic that only a newer version can use, and says which setting it is.
+        if any(info.name == name and not info.unknown for info in _infos(log, name)):
             from tailrace.errors import TopicExistsError
 
             raise TopicExistsError(
@@ -112,7 +124,7 @@ def show(invocation: Invocation, name: str) -> None:
 def alter(invocation: Invocation, /, name: str, texts: tuple[str, ...], **options: str | None) -> None:
     """Change settings of a topic; partitions can only grow.
 
-    `none` takes a setting back, so that the topic has its default again: --retain none.
+    `none` resets a setting to its default: --retain none.
     """
     settings = parse_settings(options, texts)
     if not settings:
@@ -139,8 +151,12 @@ def alter(invocation: Invocation, /, name: str, texts: tuple[str, ...], **option
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @click.pass_obj
 def trim(invocation: Invocation, name: str, before: str, partition: int | None, dry_run: bool) -> None:
-    """Delete the oldest records of a topic, for ever."""
+    """Delete the oldest records of a topic permanently."""
     place = parse_place(before, "--before")
+    if place == "active":
+        raise click.UsageError(
+            "--before active would remove every record while no segment is being written: write an offset or a time."
+        )
     with invocation.open("read" if dry_run else "change") as log:
         topic = log.topic(name)
         plan = _trim_plan(topic, place, partition)
@@ -151,13 +167,13 @@ def trim(invocation: Invocation, name: str, before: str, partition: int | None, 
         records, lost = (sum(row[field] for row in plan) for field in ("records", "lost_records"))
         count = counted(records, "record") + (f" and {counted(lost, 'lost record')}" if lost else "")
         if not dry_run and places:
-            confirm(invocation, f"trim {count} of {printable(name)} for ever")
-            # The offsets that were shown, so that exactly what was agreed to goes.
+            confirm(invocation, f"trim {count} of {printable(name)} permanently")
+            # The offsets that were shown, so that exactly the confirmed records are removed.
             topic.trim(places)
         freed = info.bytes - sum(each.bytes for each in _infos(log, name)) if places and not dry_run else 0
     deed = f"{'Would trim' if dry_run else 'Trimmed'} {count}"
     with answering(f"{deed} of {printable(name)}"):
-        # A table has no empty column for losses where there are none.
+        # A table has no column for losses if there are none.
         shown = [name for name in _TRIM_FIELDS if lost or name != "lost_records" or invocation.format() != "table"]
         write_rows(invocation, shown, plan)
     space = ""
@@ -167,16 +183,64 @@ def trim(invocation: Invocation, name: str, before: str, partition: int | None, 
     invocation.note(f"{deed}{space}.")
 
 
+@command.command("delete")
+@click.argument("name", shell_complete=complete_topics)
+@click.argument("offsets", nargs=-1, required=True, type=click.IntRange(0), metavar="OFFSET...")
+@click.option(
+    "-p", "--partition", type=click.IntRange(0), default=0, metavar="N", help="Their partition; 0 without it."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.pass_obj
+def delete(invocation: Invocation, name: str, offsets: tuple[int, ...], partition: int, dry_run: bool) -> None:
+    """Delete single records of a mutable topic permanently."""
+    with invocation.open("read" if dry_run else "change") as log:
+        topic = log.topic(name)
+        bounds = topic.offsets()
+        check_partition(name, partition, len(bounds))
+        if dry_run:
+            earliest = bounds[partition].earliest
+            reads = [topic.read({partition: each}, {partition: each + 1}, partition=partition) for each in offsets
+                     if each >= earliest]  # fmt: skip
+            count = sum(scan.count() for scan in reads)
+        else:
+            confirm(invocation, f"delete {counted(len({*offsets}), 'record')} of {printable(name)} permanently")
+            count = topic.delete(offsets, partition)
+    deed = f"{'Would delete' if dry_run else 'Deleted'} {counted(count, 'record')}"
+    with answering(f"{deed} of {printable(name)}"):
+        write_object(invocation, {"topic": name, "partition": partition, "records": count})
+    invocation.note(f"{deed}.")
+
+
+@command.command("erase")
+@click.argument("name", shell_complete=complete_topics)
+@click.argument("key")
+@click.pass_obj
+def erase(invocation: Invocation, name: str, key: str) -> None:
+    """Erase every record of a key from a mutable topic: from its segments and from the journal.
+
+    Lists what an erase cannot reach, such as backups.
+    """
+    with invocation.open("change") as log:
+        topic = log.topic(name)
+        topic.offsets()
+        confirm(invocation, f"erase every record of the key {printable(key)} in {printable(name)} permanently")
+        report = topic.erase(os.fsencode(key))
+    deed = f"Erased {counted(report.records, 'record')} of {printable(name)}"
+    with answering(deed):
+        write_object(invocation, report.to_json())
+    invocation.note(f"{deed}. Not reached: {'; '.join(report.unreached)}.")
+
+
 @command.command("drop")
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @click.pass_obj
 def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
-    """Delete a topic and all of its records, for ever."""
+    """Delete a topic and all of its records permanently."""
     with invocation.open("read" if dry_run else "change") as log:
         info = _info(log, name)
         if not dry_run:
-            confirm(invocation, f"drop the topic {printable(name)} with {counted(info.records, 'record')} for ever")
+            confirm(invocation, f"drop the topic {printable(name)} with {counted(info.records, 'record')} permanently")
             log.topic(name).drop()
     deed = f"{'Would drop' if dry_run else 'Dropped'} {printable(name)}"
     with answering(deed):
@@ -185,12 +249,12 @@ def drop(invocation: Invocation, name: str, dry_run: bool) -> None:
 
 
 def _infos(log: Log, name: str) -> list[TopicInfo]:
-    # A name that only a pattern can have is refused by the call that follows, with the reason.
+    # A name that only a pattern can have is refused by the next call, with the reason.
     return [] if is_pattern(name) else log.topics(name)
 
 
 def _special(info: TopicInfo) -> str | None:
-    """The settings that are not as they are unless given; the partitions have a column of their own."""
+    """Return the settings that differ from their defaults; the partitions have a column of their own."""
     special = {
         name: value
         for name, value in info.settings.items()
@@ -200,13 +264,13 @@ def _special(info: TopicInfo) -> str | None:
     return " ".join(f"{name}={cell}" for name, cell in cells.items()) or None
 
 
-def _behind(lags: list[dict[str, Any]]) -> str | None:
-    """The groups that read a topic, each with the records it has not read yet."""
+def _groups_with_lag(lags: list[dict[str, Any]]) -> str | None:
+    """Return the groups that read a topic, each with its lag in records."""
     return " ".join(f"{lag['name']}:{lag['lag_records']:,}" for lag in lags) or None
 
 
 def _info(log: Log, name: str) -> TopicInfo:
-    # Asking for the offsets first raises the library's error for a topic that is not there.
+    # offsets() raises the library's error for a topic that does not exist.
     log.topic(name).offsets()
     return log.topics(name)[0]
 
@@ -217,13 +281,13 @@ def _count_fields(info: TopicInfo) -> dict[str, Any]:
 
 
 def _listed(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields in the order of the listing."""
+    """Return the fields in the order of the listing."""
     return {name: fields[name] for name in LIST_FIELDS if name in fields}
 
 
 def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
     info = _info(log, name)
-    fields = _listed(info.to_json())
+    fields = {**_listed(info.to_json()), **_hidden(log, name, info)}
     offsets = [
         {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
     ]
@@ -234,7 +298,7 @@ def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
     for each in info.derived:
         limit = each.replace("segment", "retain").removesuffix("_age")
         fields["settings"][each] = f"{setting_cell(each, fields['settings'][each])}, derived from {limit}"
-    write_object(invocation, {name: value for name, value in fields.items() if value or name != "lost_records"})
+    write_object(invocation, {name: value for name, value in fields.items() if value or name not in _LOSSES})
     write("\n")
     write_rows(invocation, _OFFSET_FIELDS, offsets)
     if groups:
@@ -242,8 +306,22 @@ def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
         write_rows(invocation, LAG_FIELDS, groups)
 
 
+def _hidden(log: Log, name: str, info: TopicInfo) -> dict[str, int | None]:
+    """Return what is stored and not shown, and what a vacuum would free; None where damage prevents an answer."""
+    from tailrace.errors import TailraceError
+
+    try:
+        visible = log.topic(name).read().count()
+        report = log.vacuum(dry_run=True)
+    except TailraceError:
+        return dict.fromkeys(_HIDDEN)
+    dead = sum(note.bytes_before - note.bytes_after for note in report.rewritten if note.topic == name)
+    freed = sum(note.bytes for note in report.removed if note.topic == name)
+    return dict(zip(_HIDDEN, (max(0, info.records - visible), dead, dead + freed), strict=True))
+
+
 def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, Any]]:
-    """By partition, where it begins, where it would begin, and how many records stand between."""
+    """Return a row per partition: its earliest offset now and after the trim, and how many records are in between."""
     bounds = topic.offsets()
     if only is not None:
         check_partition(topic.name, only, len(bounds))
@@ -266,7 +344,7 @@ def _trim_plan(topic: Topic, before: Any, only: int | None) -> list[dict[str, An
 
 
 def _without_lost(topic: Topic, row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a plan with what a repair has given up counted apart."""
+    """Return a row of a plan with the records that a repair gave up counted apart."""
     first, after = row["earliest"], row["before"]
     index = row["partition"]
     scan = topic.read({index: first}, {index: after}, partition=index, on_damage="skip")

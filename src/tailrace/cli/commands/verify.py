@@ -1,4 +1,4 @@
-"""`tailrace verify`: read everything and name every damage, in the log and in its namespaces."""
+"""`tailrace verify`: read everything and name every damaged range, in the log and in its namespaces."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(invocation: Invocation, match: str) -> None:
 
 
 class Verifying:
-    """One call: what was read of how many logs, one in the other, and what was damaged."""
+    """One call: what was read of a log and its nested namespaces, and what was damaged."""
 
     def __init__(self, invocation: Invocation, match: str) -> None:
         self.invocation = invocation
@@ -71,9 +71,9 @@ class Verifying:
         self.records = self.bytes = self.segments = 0
         self.seconds = 0.0
         self.damage: list[dict[str, Any]] = []
-        # What a repair left placeholders for: known, and no damage.
+        # Ranges that a repair replaced by placeholders: known losses, not damage.
         self.lost: list[dict[str, Any]] = []
-        # What this version of Tailrace cannot judge: no damage, and not known to be sound.
+        # The first file that this version of Tailrace cannot read: not damage, and not known to be sound.
         self.newer: VersionError | None = None
         self.spaces: list[str] = []
         self.matched = match == _EVERYTHING
@@ -107,7 +107,7 @@ class Verifying:
         try:
             inner = self.invocation.inner(log, name)
         except NotALogError:
-            # Dropped in this moment.
+            # Dropped at this moment.
             return
         except VersionError as error:
             self.newer = self.newer or error
@@ -121,7 +121,7 @@ class Verifying:
             self.run(inner, space)
 
     def _look_for_topics(self, log: Log) -> None:
-        """Note whether anything matches: a name that no topic has would otherwise pass for sound."""
+        """Record whether anything matches: a name that no topic has would otherwise pass as sound."""
         from tailrace.errors import DataError, TopicNotFoundError
 
         if self.matched:
@@ -135,11 +135,11 @@ class Verifying:
         except TopicNotFoundError as error:
             self.names.update({error.suggestion} if error.suggestion else ())
         except DataError:
-            # It is there, and its damage is about to be found.
+            # It exists, and verify() is about to report its damage.
             self.matched = True
 
     def refuse_nothing(self) -> None:
-        """Raise where no topic was looked at, though some were asked for."""
+        """Raise CommandError if no topic was examined although some were named."""
         if self.matched:
             return
         if is_pattern(self.match):

@@ -1,4 +1,4 @@
-"""`tailrace version`: what is installed."""
+"""`tailrace version`: print the installed version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(invocation: Invocation) -> None:
 
 
 def installed() -> str:
-    """The version of the installed package."""
+    """Return the version of the installed package."""
     from importlib.metadata import version
 
     return version("tailrace")

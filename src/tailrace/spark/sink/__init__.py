@@ -1,1 +1,1 @@
-"""The Spark sink: rows as frames in the tasks, committed by the driver."""
+"""The Spark sink: tasks turn rows into frames, and the driver commits them."""

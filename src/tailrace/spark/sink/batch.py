@@ -1,4 +1,4 @@
-"""The sink for batch jobs: tasks make frames, the driver commits all of them in one transaction."""
+"""The sink for batch jobs: tasks build frames, and the driver commits all of them in one transaction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from tailrace.bulk import InlinePart, StagedPart
-from tailrace.maintain.locations import local_path
-from tailrace.spark.handles import handle_on, hinted, lent
+from tailrace.bulk import InlinePart, StagedPart, local_path
+from tailrace.spark.handles import handle_on, hinted, shared_log
 from tailrace.spark.sink import outbox
 from tailrace.spark.sink.columns import check_columns
 from tailrace.spark.sink.commit import Mark, commit_batch
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells the driver: its frames, or where it staged them."""
+    """The message of a task to the driver: its frames, or where it staged them."""
 
     parts: tuple[InlinePart | StagedPart, ...] = ()
     places: frozenset[TargetPartition] = frozenset()
@@ -39,16 +38,16 @@ class Message(WriterCommitMessage):
 
 
 class Sink:
-    """What batch jobs and streams share; it is made in the driver and travels to every task."""
+    """The parts of a writer that batch jobs and streams share; created in the driver and pickled for every task."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool) -> None:
         self.streaming = streaming
-        # A batch job is in no checkpoint, also when it runs inside of a stream.
+        # A batch job has no checkpoint, also when it runs inside of a stream.
         checkpoint = options.get("checkpointLocation") if streaming else None
         self.checkpoint = None if checkpoint is None else local_path(checkpoint)
         with hinted():
             self.options = parse_sink_options(options, streaming=streaming)
-        # A stream is asked to overwrite in complete mode: each of its batches is appended all the same, as to Kafka.
+        # A stream in complete mode requests an overwrite; its batches are appended all the same, as with Kafka.
         if overwrite and not streaming:
             raise ValueError(_NO_OVERWRITE)
         self.columns = check_columns(schema)
@@ -58,20 +57,20 @@ class Sink:
             raise ValueError(_NO_LOG)
         with hinted():
             self.handle = handle_on(self.options.location, self.options.namespace, create=self.options.create_topics)
-            with lent(self.handle) as log:
+            with shared_log(self.handle) as log:
                 self.targets = find_targets(log, self.options)
-        # TaskRows without a key begin on another partition each time, so that small jobs fill all of them.
+        # Rows without a key start on another partition each time, so that small jobs fill all of them.
         self.turn = random.getrandbits(16)
 
     def write(self, iterator: Iterator[Any]) -> Message:
-        """In a task: make frames of its rows; nothing is visible before the commit, and the log is not opened."""
+        """Build frames of a task's rows; nothing is visible before the commit, and the log is not opened."""
         context = TaskContext.get()
         query = batch = None
         turn = self.turn
         if context is not None:
             turn += context.partitionId()
         if context is not None and self.streaming:
-            # A batch job inside of foreachBatch has these too, and they say nothing about what it writes.
+            # A batch job inside of foreachBatch has these properties too, and they do not apply to what it writes.
             query = context.getLocalProperty("sql.streaming.queryId")
             batch = context.getLocalProperty("streaming.sql.batchId")
         rows = TaskRows(self.columns, self.options.topic, self.targets, turn)
@@ -92,44 +91,44 @@ class Sink:
         return Message(tuple(staging.parts), places, topics, rows.count, query, number)
 
     def application(self, query: str | None) -> str | None:
-        """Under which name batches are counted; None when nothing tells a repeated one from a new one."""
+        """Return the name under which batches are counted; None if a repeated batch looks like a new one."""
         given = self.options.application
         if not self.streaming:
             return given
         return f"spark-stream:{query}" if given is None else f"spark-stream:{query}:{given}"
 
     def commit(self, messages: Sequence[Any], mark: Mark | None) -> bool:
-        """In the driver: all that the tasks wrote becomes visible, or nothing does; False when it was there before."""
+        """Commit what all tasks wrote, in the driver, all or nothing; return False if it was committed before."""
         if any(message is None for message in messages):
             raise RuntimeError("A task left no message, so the batch is not whole and nothing of it was written.")
-        # A task's message comes behind what it staged, so this keeps the order of each task.
+        # A task's message follows what it staged, so this keeps the order of each task.
         every = [part for message in messages for part in message.parts]
         parts = sorted(every, key=lambda part: isinstance(part, InlinePart))
         places = {place for message in messages for place in message.places}
         topics = {topic: planned for message in messages for topic, planned in message.topics}
         lane = outbox.lane_of((mark and mark.application) or self.options.topic or "")
-        with hinted(), lent(self.handle) as log:
+        with hinted(), shared_log(self.handle) as log:
             return commit_batch(log, parts, places, topics, lane, mark)
 
 
 class TailraceWriter(DataSourceArrowWriter):
-    """Appends the result of a batch job, all of it or nothing."""
+    """Batch writer: appends the result of a job, all of it or nothing."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self.sink = Sink(options, schema, overwrite, streaming=False)
 
     def write(self, iterator: Iterator[Any]) -> Message:
-        """In a task: make frames of its rows."""
+        """Build frames of a task's rows."""
         return self.sink.write(iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """In the driver: append what all tasks wrote, once for each txnVersion of a txnAppId."""
+        """Append what all tasks wrote, in the driver, once for each txnVersion of a txnAppId."""
         self.sink.commit(messages, self._mark())
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Nothing: this is called also after a commit that failed, which may be decided all the same.
+        """Do nothing: Spark also calls this after a commit that failed, which may have been decided.
 
-        What the tasks staged is invisible, and is swept later.
+        What the tasks staged is invisible, and is removed later.
         """
 
     def _mark(self) -> Mark | None:
@@ -148,5 +147,5 @@ _NO_LOG = (
 )
 _NO_OVERWRITE = (
     'mode("overwrite") would delete the records of a topic while others read them: use mode("append"). '
-    "To begin anew, write to a new topic, or forget old records with: tailrace topic trim"
+    "To start over, write to a new topic, or forget old records with: tailrace topic trim"
 )

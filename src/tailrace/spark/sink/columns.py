@@ -1,4 +1,4 @@
-"""The columns of a write: which ones a DataFrame may have, and of which types."""
+"""The columns of a write: the names and types that a DataFrame may have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = ("value", "key", "topic", "partition", "headers", "timestamp")
 
 
 class ColumnIndexes(NamedTuple):
-    """Where each column stands among those of a DataFrame; None for one that it does not have."""
+    """The index of each column of a DataFrame; None for one that it does not have."""
 
     value: int
     key: int | None = None
@@ -22,9 +22,9 @@ class ColumnIndexes(NamedTuple):
 
 
 def check_columns(schema: StructType) -> ColumnIndexes:
-    """The columns of a DataFrame that are written; TypeError says what to write for one that cannot be.
+    """Return the columns of a DataFrame that are written; raise TypeError that says what to write instead.
 
-    ColumnIndexes of other names are left out, as Spark's Kafka sink leaves them out.
+    Columns of other names are ignored, as Spark's Kafka sink ignores them.
     """
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):

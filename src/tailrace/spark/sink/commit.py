@@ -1,4 +1,4 @@
-"""The commit of a batch in the driver: everything in one transaction with a marker, or by way of the outbox."""
+"""The commit of a batch in the driver: one transaction with a marker, or the outbox for a wider batch."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace import bulk
 from tailrace.bulk import InlinePart, StagedPart
 from tailrace.errors import SettingsMismatchError
+from tailrace.names import topic_not_found
 from tailrace.spark.sink import outbox
 
 if TYPE_CHECKING:
-    from tailrace.log import Log
+    from tailrace import Log
     from tailrace.spark.sink.rows import TargetPartition
     from tailrace.spark.sink.targets import Planned
 
-# Staged segments of attempts that died are removed when nobody can still be about to commit them.
+# Staged segments of failed attempts are removed at an age at which no driver can be about to commit them.
 ORPHANS_AGE = "1d"
 _SWEEP_SECONDS = 3_600.0
-# Segments that hold small parts for many partitions are taken apart in memory up to so much; more takes the outbox.
+# Segments with small parts for many partitions are unpacked in memory up to this size; larger ones use the outbox.
 UNPACKED_BYTES_MAX = 256 << 20
 
 
 class Mark(NamedTuple):
-    """By what a batch is known again: the name under which batches are counted, its number, what it was made of."""
+    """The identity of a batch: the name under which batches are counted, its number, a digest of its source offsets."""
 
     application: str
     batch: int
     witness: str | None = None
-    # Of a stream only the last batch can come again, and with the same records.
+    # Only the last batch of a stream can come again, and with the same records.
     streaming: bool = False
 
 
@@ -41,8 +42,8 @@ def commit_batch(
     lane: int,
     mark: Mark | None,
 ) -> bool:
-    """Append the parts of a batch, once for each number of an application; False when it was appended before."""
-    # An earlier batch of the same application that a crash left on its way must not be overtaken.
+    """Append the parts of a batch, once for each number of an application; return False if it was appended before."""
+    # An earlier batch of the same application that a crash left undelivered must not be overtaken.
     outbox.deliver_waiting(log, lane)
     if mark is not None and _was_applied(log, mark):
         bulk.abandon(log, [part for part in parts if isinstance(part, StagedPart)])
@@ -63,7 +64,7 @@ def commit_batch(
 
 
 def _was_applied(log: Log, mark: Mark) -> bool:
-    """Whether a batch was appended before; an error when it was, and had other records then."""
+    """Return whether a batch was appended before; raise an error if it had other records then."""
     last = bulk.applied(log, mark.application)
     if last is None or last < mark.batch:
         return False
@@ -80,7 +81,7 @@ _BEHIND = (
 )
 _BEHIND_HINT = (
     "Nothing was written, and nothing was left out. If the checkpoint was put back from a copy, put back the newest "
-    "one, or start with a new one and startingOffsets behind what was written. Two drivers must not share a checkpoint."
+    "one, or start with a new one and startingOffsets after what was written. Two drivers must not share a checkpoint."
 )
 
 
@@ -95,7 +96,7 @@ def _unpacked(parts: Sequence[InlinePart | StagedPart]) -> list[InlinePart | Sta
 
 
 def _make_sure(log: Log, topics: Mapping[str, Planned]) -> None:
-    """Create the topics that are new, and refuse rows that were sorted for others than there are now."""
+    """Create missing topics; raise if rows were sorted for a topic that was replaced since."""
     for topic, planned in topics.items():
         if planned.id is None:
             try:
@@ -104,8 +105,11 @@ def _make_sure(log: Log, topics: Mapping[str, Planned]) -> None:
                 error.hint = "Nothing was written; another process created the topic meanwhile: run the write again."
                 raise
             continue
-        # Only its number of partitions may have changed, which only grows.
-        if log.engine.entry(topic).id != planned.id:
+        # The number of partitions may have changed, which only grows.
+        found = bulk.find_topic(log, topic)
+        if found is None:
+            raise topic_not_found(topic, bulk.topics(log))
+        if found.id != planned.id:
             raise SettingsMismatchError(
                 f"The topic {topic!r} was dropped and created again while the batch was computed.",
                 topic=topic,
@@ -117,7 +121,7 @@ _swept: dict[str, float] = {}
 
 
 def _sweep(log: Log) -> None:
-    """Remove what attempts that died have staged, now and then."""
+    """Remove staged segments of failed attempts, at most once per _SWEEP_SECONDS."""
     now = monotonic()
     if now - _swept.get(log.location, -_SWEEP_SECONDS) >= _SWEEP_SECONDS:
         _swept[log.location] = now

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from tailrace.engine import engine as engines
-from tailrace.maintain.locations import local_path
+from tailrace.bulk import local_path
 from tailrace.spark.handles import hinted
 from tailrace.spark.sink.checkpoints import keep
 from tailrace.spark.sink.options import UNWITNESSED, parse_sink_options
@@ -18,12 +17,12 @@ from tailrace.spark.sink.options import UNWITNESSED, parse_sink_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What this process wrote last under a name of a log: in which run of its query, and which batch.
+# The last write of this process by log and application: the run of its query, and the batch.
 _written: dict[tuple[str | None, str | None, str], tuple[str | None, int]] = {}
 
 
 class Query(NamedTuple):
-    """Of which query a batch is: its id, which is in the checkpoint, its run, and the checkpoint where it is seen."""
+    """The query of a batch: its id, which is in the checkpoint, its run, and the checkpoint if it is local."""
 
     id: str
     run: str | None
@@ -31,7 +30,7 @@ class Query(NamedTuple):
 
 
 class BatchWriter:
-    """Appends a batch of a query to a log, once: called by foreachBatch, or by a function that foreachBatch calls."""
+    """Function that appends a batch of a query to a log, once; for foreachBatch, or a function that it calls."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         texts = {
@@ -40,14 +39,14 @@ class BatchWriter:
             if value is not None
         }
         with hinted():
-            # As Spark reads them, which does not tell upper from lower case.
+            # Like Spark, which ignores case.
             parsed = parse_sink_options(CaseInsensitiveDict(texts), streaming=True)
         checkpoint = next((texts.pop(name) for name in [*texts] if name.lower() == "checkpointlocation"), None)
         self.checkpoint = None if checkpoint is None else local_path(checkpoint)
-        # Two writes of one batch are told apart by this.
+        # Distinguishes two writes of one batch.
         self.name = parsed.application or parsed.topic or ""
         location = parsed.location or os.environ.get("TAILRACE_LOG")
-        # A log may be named in several ways, and the second write to it would be taken for a repetition all the same.
+        # A log may be named in several ways, and the second write to it would still be treated as a repetition.
         self.place = (location and os.path.realpath(location), parsed.namespace or os.environ.get("TAILRACE_NAMESPACE"))
         self.options = {name: value for name, value in texts.items() if name.lower() != "txnappid"}
         self._root: Any = None
@@ -57,9 +56,9 @@ class BatchWriter:
         return {**self.__dict__, "_root": None, "_query": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """On Spark Connect the function is sent to the server, where the session of the query is active just now.
+        """Restore the function on the server of Spark Connect, where the session of the query is active at this moment.
 
-        The batches belong to another session, which knows of no query.
+        The batches belong to another session, which has no query.
         """
         from pyspark.sql import SparkSession
 
@@ -67,29 +66,29 @@ class BatchWriter:
         self._root = SparkSession.getActiveSession()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write a batch, or what became of it, under the number that foreachBatch gave."""
+        """Write a batch, or a DataFrame derived from it, under the number that foreachBatch gave."""
         query = self._remote(batch) if _is_remote(batch) else _local(batch, number)
         application = f"spark-stream:{query.id}:{self.name}"
         known = (*self.place, application)
         if _written.get(known) == (query.run, number):
             raise ValueError(_TWICE.format(number=number, name=self.name))
-        # What the batch was made of is on disk before what came of it.
+        # The source offsets of the batch are synced before its records.
         witness = keep(self.checkpoint or query.checkpoint, number)
         marks = {"txnAppId": application, "txnVersion": str(number), "txnWitness": witness or UNWITNESSED}
         batch.write.format("tailrace").mode("append").options(**self.options, **marks).save()
         _written[known] = query.run, number
 
     def _remote(self, batch: DataFrame) -> Query:
-        """The query on Spark Connect, where nothing says of which one a batch is; its process serves one run of it."""
+        """Return the query on Spark Connect, where a batch does not name it; its process serves one run of a query."""
         if self._query is None:
             sessions = [batch.sparkSession] if self._root is None else [self._root, batch.sparkSession]
             active = {str(query.id) for session in sessions for query in session.streams.active}
-            told = None if self.checkpoint is None else _query_of(self.checkpoint)
-            if told is None and len(active) != 1:
+            query_id = None if self.checkpoint is None else _query_of(self.checkpoint)
+            if query_id is None and len(active) != 1:
                 raise ValueError(_WHICH)
-            if told is not None and active and told not in active:
-                raise ValueError(_OTHER.format(checkpoint=self.checkpoint, query=told))
-            self._query = Query(told or active.pop(), None, None)
+            if query_id is not None and active and query_id not in active:
+                raise ValueError(_OTHER.format(checkpoint=self.checkpoint, query=query_id))
+            self._query = Query(query_id or active.pop(), None, None)
         return self._query
 
 
@@ -98,7 +97,7 @@ def _is_remote(batch: DataFrame) -> bool:
 
 
 def _local(batch: DataFrame, number: int) -> Query:
-    """The query whose thread runs this."""
+    """Return the query whose thread runs this."""
     context = batch.sparkSession.sparkContext
     query = context.getLocalProperty("sql.streaming.queryId")
     if query is None:
@@ -111,7 +110,7 @@ def _local(batch: DataFrame, number: int) -> Query:
 
 
 def _run_of(batch: DataFrame, query: str) -> tuple[str | None, str | None]:
-    """The run of a query, and where its checkpoint lies; None where Spark does not say it, or it lies elsewhere."""
+    """Return the run of a query, and its checkpoint; None if Spark hides them, or it is not a local directory."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 
     session: Any = batch.sparkSession
@@ -122,23 +121,18 @@ def _run_of(batch: DataFrame, query: str) -> tuple[str | None, str | None]:
             return None, None
         return str(execution.runId()), local_path(str(execution.resolvedCheckpointRoot()))
     except Py4JError:
-        # No part of what Spark promises: then only an older number is noticed, as with a checkpoint elsewhere, and the
-        # run is known from the job group, unless the function sets one of its own.
+        # Not a public interface of Spark: without it only an older number is noticed, as with a remote checkpoint, and
+        # the run is the job group, unless the function sets one of its own.
         return None, None
 
 
 def _query_of(checkpoint: str) -> str | None:
-    """The id of the query to which a checkpoint belongs; None when it is not seen from here."""
-    files = engines.FILES
+    """Return the id of the query to which a checkpoint belongs; None if it is not a local directory."""
     try:
-        descriptor = files.open(f"{checkpoint}/metadata")
+        with open(f"{checkpoint}/metadata", "rb") as written:
+            return str(json.load(written)["id"])
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        written = files.read(descriptor, files.stat_open(descriptor).size, 0)
-    finally:
-        files.close(descriptor)
-    return str(json.loads(written)["id"])
 
 
 _TWICE = (

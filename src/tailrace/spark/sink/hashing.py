@@ -1,4 +1,4 @@
-"""Hashes of many keys at once: the partitions that the library's partitioner chooses, from Arrow columns."""
+"""Hashes of many keys at once: computes from Arrow columns the partitions that the library's partitioner chooses."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
-from tailrace.read.arrow import pyarrow, require
-from tailrace.write.partitioner import HASHES
+from tailrace.bulk import key_hash
+from tailrace.extras import pyarrow, require
 
-# Keys that repeat are hashed once each; whether they do is told by so many of them.
+# Repeated keys are hashed once each; a sample of this many rows shows whether keys repeat.
 SAMPLE_ROWS = 2_048
-# Keys of one length are hashed together; with fewer of a length, or longer ones, it is quicker to take them one by one.
+# Keys of one length are hashed together; longer keys, or few of a length, are quicker one by one.
 ROWS_PER_LENGTH_MIN = 256
 TOGETHER_BYTES_MAX = {"crc32": 24, "murmur2": 256}
-# Columns of so many rows stay in the processor's cache from step to step.
+# Columns of this many rows stay in the processor's cache from step to step.
 ROWS_AT_ONCE = 16_384
 _MULTIPLIER = 0x5BD1E995
 
 
 def partitions_of(keys: Any, count: int, partitioner: str) -> Any:
-    """The partition of each key, an int32 array; keys is a binary array without nulls."""
+    """Return the partition of each key as an int32 array; `keys` is a binary array without nulls."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     hashes = _hashes(keys, partitioner)
     if count & (count - 1) == 0:
         return compute.bit_wise_and(hashes, pa.scalar(count - 1, pa.uint32())).cast(pa.int32())
     size = pa.scalar(count, pa.uint32())
-    # Arrow has no remainder.
+    # Arrow has no remainder function.
     whole = compute.multiply(compute.divide(hashes, size), size)
     return compute.subtract(hashes, whole).cast(pa.int32())
 
@@ -41,7 +41,7 @@ def _hashes(keys: Any, partitioner: str) -> Any:
 
 
 def _hash_each(keys: Any, partitioner: str) -> Any:
-    """Hash keys of which most are different."""
+    """Hash keys that mostly differ."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     lengths = compute.binary_length(keys)
     counts = sorted((item["values"].as_py(), item["counts"].as_py()) for item in compute.value_counts(lengths))
@@ -55,30 +55,30 @@ def _hash_each(keys: Any, partitioner: str) -> Any:
     for length, size in counts:
         made.append(_hash_alike(grouped.slice(at, size), length, partitioner))
         at += size
-    # The place of each key in the order is where its hash stands.
+    # The position of each key in the sorted order is where its hash is.
     return pa.concat_arrays(made).take(compute.sort_indices(order))
 
 
 def _one_by_one(keys: Any, partitioner: str) -> Any:
     pa = pyarrow()
-    hashes = array("I", map(HASHES[partitioner], keys.to_pylist()))
+    hashes = array("I", map(key_hash(partitioner), keys.to_pylist()))
     return pa.Array.from_buffers(pa.uint32(), len(hashes), [None, pa.py_buffer(hashes)], null_count=0)
 
 
 def _hash_alike(keys: Any, length: int, partitioner: str) -> Any:
-    """Hash keys of one length, each step taken by many of them together."""
+    """Hash keys of one length, each step for many of them together."""
     pa = pyarrow()
     together = _murmur2 if partitioner == "murmur2" else _crc32
     if not length:
-        return pa.repeat(pa.scalar(HASHES[partitioner](b""), pa.uint32()), len(keys))
-    # Few keys are not worth the larger tables.
+        return pa.repeat(pa.scalar(key_hash(partitioner)(b""), pa.uint32()), len(keys))
+    # Few keys do not justify the larger tables.
     pairs = length % 2 == 0 and len(keys) >= ROWS_AT_ONCE
     made = [together(keys.slice(at, ROWS_AT_ONCE), length, pairs) for at in range(0, len(keys), ROWS_AT_ONCE)]
     return made[0] if len(made) == 1 else pa.concat_arrays(made)
 
 
 def _columns(keys: Any, length: int, kind: Any) -> list[Any]:
-    """Keys of one length as columns of numbers: of the first byte, or bytes, of all keys, of the next, and so on."""
+    """Return keys of one length as columns of numbers: the first byte (or bytes) of all keys, then the next, etc."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     width = kind.bit_width // 8
     _, offsets, data = keys.buffers()
@@ -103,7 +103,7 @@ def _numbers() -> Any:
 
 
 def _crc32(keys: Any, length: int, pairs: bool) -> Any:
-    """What zlib.crc32 computes: the sum of what each byte adds, which depends on how many follow it."""
+    """Compute zlib.crc32: the XOR of the contributions of each byte, which depend on how many bytes follow it."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     table, kind = (_crc32_pair_table, pa.uint16()) if pairs else (_crc32_table, pa.uint8())
     mixed: Any = pa.scalar(crc32(bytes(length)), pa.uint32())
@@ -116,7 +116,7 @@ def _crc32(keys: Any, length: int, pairs: bool) -> Any:
 
 @lru_cache(maxsize=TOGETHER_BYTES_MAX["crc32"] // 2)
 def _crc32_pair_table(following: int) -> Any:
-    """What two bytes add, as a number whose lower half is the first of them, when so many bytes follow them."""
+    """Return the contribution of each pair of bytes, the first in the lower half, with `following` bytes after it."""
     compute = require("pyarrow.compute", "arrow")
     low, high = _halves()
     return compute.bit_wise_xor(
@@ -126,7 +126,7 @@ def _crc32_pair_table(following: int) -> Any:
 
 @lru_cache(maxsize=1)
 def _halves() -> tuple[Any, Any]:
-    """The lower and the upper byte of every number of 16 bits."""
+    """Return the lower and the upper byte of every 16-bit number."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     numbers = pa.array(range(1 << 16), pa.int32())
     return compute.bit_wise_and(numbers, pa.scalar(255, pa.int32())), compute.shift_right(
@@ -136,14 +136,14 @@ def _halves() -> tuple[Any, Any]:
 
 @lru_cache(maxsize=TOGETHER_BYTES_MAX["crc32"])
 def _crc32_table(following: int) -> Any:
-    """What each value of a byte adds to the CRC of a key of zeros when so many bytes follow it."""
+    """Return what each byte value contributes to the CRC of a key of zeros with `following` bytes after it."""
     zeros = bytes(following)
     nothing = crc32(bytes(following + 1))
     return pyarrow().array([crc32(bytes([value]) + zeros) ^ nothing for value in range(256)], pyarrow().uint32())
 
 
 def _murmur2(keys: Any, length: int, _: bool) -> Any:
-    """What partitioner.murmur2 computes."""
+    """Compute partitioner.murmur2."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     multiplier = pa.scalar(_MULTIPLIER, pa.uint32())
 
@@ -162,7 +162,7 @@ def _murmur2(keys: Any, length: int, _: bool) -> Any:
 
 
 def _words(keys: Any, length: int) -> list[Any]:
-    """Keys of one length as columns of 32-bit words, the first byte lowest; the last one may have fewer bytes."""
+    """Return keys of one length as columns of 32-bit words, the first byte lowest; the last may have fewer bytes."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     if length % 4 == 0:
         return _columns(keys, length, pa.uint32())

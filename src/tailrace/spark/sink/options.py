@@ -1,4 +1,4 @@
-"""The options of the sink, checked, with errors in the words of whoever wrote them."""
+"""The options of the sink: each parsed and checked, with errors that use the names of the options."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tailrace.limits import OFFSET_MAX, PARTITIONS_MAX
 from tailrace.names import did_you_mean, validate_namespace_name, validate_topic_name
 from tailrace.spark.option_values import flag_of, log_directory, of_kafka, text_of
 
-# Every option of the sink, as the documents spell it; Spark does not tell upper from lower case.
+# Every option of the sink, as documented; Spark ignores case.
 NAMES = ("path", "log", "namespace", "topic", "createTopics", "partitions", "txnAppId", "txnVersion")
-# What Spark itself adds, and what a query that wrote to Kafka may still have: a log has no use for it.
+# Options that Spark itself adds, and those that a query that wrote to Kafka may still have; they have no effect.
 IGNORED_NAMES = ("checkpointLocation", "queryName", "outputMode", "serialization.format", "provider", "includeHeaders")
 IGNORED_PREFIXES = ("kafka.", "spark.")
-# What write_batch says of a batch of a stream: a digest of the offsets it was made of, or that they are not known.
+# Set by write_batch for a batch of a stream: a digest of the offsets it was made of, or that they are unknown.
 WITNESS = "txnWitness"
 UNWITNESSED = "unknown"
-# Options for reading that people reach for when they mean `topic`.
+# Options for reading that users confuse with `topic`.
 _FOR_READING = frozenset({"subscribe", "subscribepattern", "assign"})
-# One application is one key of the internal topic of markers.
+# An application is a key of the internal topic of markers.
 APPLICATION_BYTES_MAX = 1_024
 
 
 class SinkOptions(NamedTuple):
-    """What a write was told; the log and its topics were not looked at yet."""
+    """The options of a write, before the log and its topics are opened."""
 
     location: str | None = None
     namespace: str | None = None
@@ -34,12 +34,12 @@ class SinkOptions(NamedTuple):
     partitions: int = 1
     application: str | None = None
     version: int | None = None
-    # Of a batch that foreachBatch writes; None for a batch job.
+    # The witness of a batch that foreachBatch writes; None for a batch job.
     witness: str | None = None
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Check every option; ValueError says what is wrong and what to write."""
+    """Parse every option; raise ValueError that says what is wrong and what to write."""
     _refuse_unknown(options, streaming)
     topic, namespace = text_of(options, "topic"), text_of(options, "namespace")
     create = flag_of(options, "createTopics", False)
@@ -63,12 +63,12 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def _refuse_unknown(options: Iterable[str], streaming: bool) -> None:
-    """Refuse an option that would be ignored: a slip of the pen must not decide where records go."""
+    """Raise ValueError for an option that would be ignored: a typing error must not decide where records go."""
     spelling = {each.lower(): each for each in NAMES}
     ignored = {each.lower() for each in IGNORED_NAMES}
     for name in options:
         lowered = name.lower()
-        # Only the jobs that write_batch starts have a witness, and it gives them their own.
+        # Only the jobs that write_batch starts have a witness, which it sets itself.
         if lowered in spelling or lowered in ignored or (lowered == WITNESS.lower() and not streaming):
             continue
         if lowered.startswith(IGNORED_PREFIXES):
@@ -84,7 +84,7 @@ def _number_of(options: Mapping[str, str], name: str, minimum: int, maximum: int
     given = text_of(options, name)
     if given is None:
         return None
-    # Very long ones are out of range in any case, and int() refuses them in words of its own.
+    # Longer numbers are out of range in any case, and int() refuses them with an error of its own.
     number = int(given) if re.fullmatch(r"[0-9]{1,30}", given) else -1
     if not minimum <= number <= maximum:
         raise ValueError(f"{name}={given!r} is not a whole number from {minimum} to {maximum}.")

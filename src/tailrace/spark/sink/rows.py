@@ -1,28 +1,23 @@
-"""Rows on their way into topics: Arrow columns sorted by partition and made frames, without a loop over rows."""
+"""Rows to frames: Arrow columns are sorted by partition and encoded, without a loop over rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace import bulk
 from tailrace.bulk import FrameBuilder, Frames
-from tailrace.disk.codec import codec_of
-from tailrace.engine import engine as engines
 from tailrace.errors import RecordTooLargeError
-from tailrace.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from tailrace.read.arrow import pyarrow, require
+from tailrace.extras import pyarrow, require
 from tailrace.spark.sink.hashing import partitions_of
-from tailrace.write.arrow_intake import prepare_runs
-from tailrace.write.intake import check_sizes
 
 if TYPE_CHECKING:
-    from tailrace.disk.frame import Prepared
     from tailrace.spark.sink.columns import ColumnIndexes
     from tailrace.spark.sink.targets import Targets, TargetShape
 
-# So much is gathered before it is sorted by partition, so that frames are long even with many partitions.
+# Rows are gathered to this size before they are sorted by partition, so that frames are long even with many partitions.
 GATHERED_BYTES_MAX = 32 << 20
-# TaskRows without a key stay on one partition for so much, then move on to the next.
+# Rows without a key stay on one partition for this size, then move on to the next.
 KEYLESS_BYTES_MAX = 64 << 20
 
 
@@ -40,7 +35,8 @@ class TaskRows:
         self.columns = columns
         self.topic = topic
         self.targets = targets
-        # Where rows without a key go: tasks have different ones, so that together they touch few partitions each.
+        # The first partition for rows without a key: it differs between tasks, so that each task touches few
+        # partitions.
         self.turn = turn
         self.count = 0
         self.builders: dict[TargetPartition, FrameBuilder] = {}
@@ -50,11 +46,11 @@ class TaskRows:
 
     @property
     def bytes(self) -> int:
-        """How much the frames take."""
+        """Size of the frames."""
         return sum(builder.bytes for builder in self.builders.values())
 
     def add(self, batch: Any) -> bool:
-        """Take in a RecordBatch; whether frames were made."""
+        """Take in a RecordBatch, and return whether frames were made."""
         if batch.num_rows:
             self.count += batch.num_rows
             self._gathered.append(batch)
@@ -65,15 +61,15 @@ class TaskRows:
         return True
 
     def sort(self) -> None:
-        """Make frames of what was gathered."""
+        """Make frames of the gathered rows."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if gathered:
-            # More than 2 GiB of a column stay in several batches.
+            # A column of more than 2 GiB stays in several batches.
             for batch in pyarrow().Table.from_batches(gathered).combine_chunks().to_batches():
                 self._sort_batch(batch)
 
     def finish(self, place: TargetPartition) -> Frames:
-        """The frames of one partition so far; it begins anew."""
+        """Return the frames of one partition so far, and start over."""
         return self.builders.pop(place).finish()
 
     def _sort_batch(self, batch: Any) -> None:
@@ -84,9 +80,7 @@ class TaskRows:
             ordered, runs = self._by_partition(rows, topic, shape)
             frames = ordered.frames([*runs.values()], shape)
             for partition, some in zip(runs, frames, strict=True):
-                self.builders.setdefault(TargetPartition(topic, partition), FrameBuilder(shape.compress)).add(
-                    Frames(some)
-                )
+                self.builders.setdefault(TargetPartition(topic, partition), FrameBuilder(shape.compress)).add(some)
 
     def _by_topic(self, rows: _Named) -> Iterator[tuple[str, _Named]]:
         if rows.topics is None or self.topic is not None:
@@ -108,7 +102,7 @@ class TaskRows:
             yield names[code], some
 
     def _by_partition(self, rows: _Named, topic: str, shape: TargetShape) -> tuple[_Named, dict[int, int]]:
-        """The rows sorted by partition, and where those of each partition end."""
+        """Return the rows sorted by partition, and where those of each partition end."""
         compute = require("pyarrow.compute", "arrow")
         codes = self._partitions(rows, topic, shape)
         if isinstance(codes, int):
@@ -119,10 +113,10 @@ class TaskRows:
         return rows.sorted(codes, compute)
 
     def _partitions(self, rows: _Named, topic: str, shape: TargetShape) -> Any:
-        """The partition of every row: one number when it is the same for all, else a column."""
+        """Return the partition of every row: one number if it is the same for all, else a column."""
         pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
         given = rows.partitions
-        # The rows of one topic may have none where those of others do.
+        # All rows of one topic may lack a partition while those of another topic have one.
         if given is None or given.null_count == len(given):
             return self._chosen(rows, shape)
         _check_partitions(given, topic, shape, compute)
@@ -134,7 +128,7 @@ class TaskRows:
         )
 
     def _chosen(self, rows: _Named, shape: TargetShape) -> Any:
-        """The partitions that the keys choose; rows without a key go together."""
+        """Return the partitions chosen by the keys; rows without a key go to one partition together."""
         pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
         keys = rows.keys
         if shape.partitions == 1:
@@ -157,7 +151,7 @@ class TaskRows:
 
 
 class _Named:
-    """The columns of a batch by what they mean; None for one that says nothing."""
+    """The columns of a batch by meaning; None for a missing one."""
 
     __slots__ = ("headers", "keys", "partitions", "times", "topics", "values")
 
@@ -178,7 +172,7 @@ class _Named:
         self.times = _filled_times(column(columns.timestamp))
 
     def take(self, indices: Any) -> _Named:
-        """Some of the rows."""
+        """Return the rows at the given indices."""
         taken: _Named = object.__new__(_Named)
         for name in self.__slots__:
             column = getattr(self, name)
@@ -186,7 +180,7 @@ class _Named:
         return taken
 
     def slice(self, first: int, count: int) -> _Named:
-        """Rows that follow one another."""
+        """Return consecutive rows."""
         sliced: _Named = object.__new__(_Named)
         for name in self.__slots__:
             column = getattr(self, name)
@@ -195,31 +189,30 @@ class _Named:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.values)
 
     def sorted(self, codes: Any, compute: Any) -> tuple[_Named, dict[int, int]]:
-        """The rows by their codes, those of one code in their order, and where those of each code end."""
-        # The sort is stable, and for numbers that are near one another it only counts them.
+        """Return the rows sorted by code, in order within a code, and where those of each code end."""
+        # The sort is stable, and for numbers in a small range it is a counting sort.
         order = compute.sort_indices(codes)
         runs = compute.run_end_encode(codes.take(order))
         return self.take(order), dict(zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True))
 
     def split(self, codes: Any, compute: Any) -> Iterator[tuple[int, _Named]]:
-        """The rows of each code, in their order."""
+        """Yield the rows of each code, in their order."""
         ordered, runs = self.sorted(codes, compute)
         first = 0
         for code, end in runs.items():
             yield code, ordered.slice(first, end - first)
             first = end
 
-    def frames(self, stops: list[int], shape: TargetShape) -> list[list[Prepared]]:
-        """Frames of each run of rows that ends where `stops` says."""
-        times = engines.FILES.now_us() if self.times is None else self.times
-        return prepare_runs(self.values, self.keys, self.headers, times, stops, codec_of(shape.compress))
+    def frames(self, stops: list[int], shape: TargetShape) -> list[Frames]:
+        """Return frames of each run of rows that ends at one of `stops`."""
+        return bulk.build_runs(self.values, self.keys, self.headers, self.times, stops, shape.compress, shape.ttl)
 
     def check(self, topic: str, shape: TargetShape) -> None:
-        """Refuse what no record can be, before it is made a frame."""
+        """Raise for values that are larger than the topic allows, before frames are built."""
         compute = require("pyarrow.compute", "arrow")
         longest = compute.max(compute.binary_length(self.values)).as_py() or 0
         if longest > shape.max_record_bytes:
@@ -229,8 +222,6 @@ class _Named:
                 maximum=shape.max_record_bytes,
                 hint="Nothing was written; split the value, or raise max_record_bytes of the topic (64 MiB at most).",
             )
-        if self.keys is not None and self.keys.nbytes > KEY_BYTES_MAX:
-            check_sizes(0, compute.max(compute.binary_length(self.keys)).as_py() or 0, VALUE_BYTES_MAX)
 
 
 NO_TOPIC = (
@@ -249,7 +240,7 @@ def _check_partitions(given: Any, topic: str, shape: TargetShape, compute: Any) 
 
 
 def _renamed_headers(headers: Any) -> Any:
-    """Headers as the library calls them: a list of structs of name and value."""
+    """Return headers with the library's field names: a list of structs of name and value."""
     pa = pyarrow()
     if headers is None:
         return None
@@ -259,7 +250,7 @@ def _renamed_headers(headers: Any) -> Any:
         raise ValueError("The column headers has a null among the headers of a row: leave it out, or give it a value.")
     else:
         pair = [headers.values.field(0), headers.values.field(1)]
-    # Arrow makes no list with nulls from offsets that are themselves a slice, so they are computed anew.
+    # Arrow builds no list with nulls from offsets that are a slice, so they are copied.
     offsets = require("pyarrow.compute", "arrow").add(headers.offsets, pa.scalar(0, pa.int32()))
     pairs = pa.StructArray.from_arrays(pair, names=["name", "value"])
     renamed = pa.ListArray.from_arrays(offsets, pairs, mask=headers.is_null() if headers.null_count else None)
@@ -268,7 +259,7 @@ def _renamed_headers(headers: Any) -> Any:
 
 
 def _check_headers(pairs: Any) -> None:
-    """Refuse nulls, for which the format has no place."""
+    """Raise for nulls, which the format cannot store."""
     names, values = pairs.field(0), pairs.field(1)
     if names.null_count:
         raise ValueError("The column headers has a header whose key is null: leave it out, or give it a name.")
@@ -281,8 +272,8 @@ def _check_headers(pairs: Any) -> None:
 
 
 def _filled_times(times: Any) -> Any:
-    """Times with now where there is none."""
+    """Return timestamps with the current time in place of nulls."""
     if times is None or not times.null_count:
         return times
-    now = pyarrow().scalar(engines.FILES.now_us(), times.type)
+    now = pyarrow().scalar(bulk.now_us(), times.type)
     return require("pyarrow.compute", "arrow").coalesce(times, now)

@@ -1,4 +1,4 @@
-"""The sink for streams: each batch of a query is appended exactly once, whatever dies in between."""
+"""The sink for streams: each batch of a query is appended exactly once, whichever process dies in between."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 class TailraceStreamWriter(DataSourceStreamArrowWriter):
-    """Appends each batch of a query once.
+    """Stream writer: appends each batch of a query once.
 
-    A batch is known by the id of its query, which lives in the checkpoint, and its number. Spark tells only the tasks
-    which query they work for, so the id comes to the driver with their messages.
+    A batch is identified by its number and the id of its query, which is stored in the checkpoint. Spark passes the id
+    to the tasks alone, so the driver gets it from their messages.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self.sink = Sink(options, schema, overwrite, streaming=True)
 
     def write(self, iterator: Iterator[Any]) -> Message:
-        """In a task: make frames of its rows."""
+        """Build frames of a task's rows."""
         return self.sink.write(iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (the name is Spark's)
-        """In the driver: append what all tasks wrote, unless this batch of this query was appended before."""
+        """Append what all tasks wrote, in the driver, unless this batch of this query was appended before."""
         application = self.sink.application(_query(messages, batchId)) or ""
-        # What the batch was made of is on disk before what came of it.
+        # The source offsets of the batch are synced before its records.
         witness = keep(self.sink.checkpoint, batchId)
         self.sink.commit(messages, Mark(application, batchId, witness, streaming=True))
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        """Nothing: this is called also after a commit that failed, which may be decided all the same.
+        """Do nothing: Spark also calls this after a commit that failed, which may have been decided.
 
-        What the tasks staged is invisible, and is swept later; the batch comes again when the query is restarted.
+        What the tasks staged is invisible, and is removed later; the batch comes again when the query is restarted.
         """
 
 

@@ -1,33 +1,35 @@
-"""The topics that rows may go to, as the driver sees them, in a form that travels with every task."""
+"""The topics that rows may go to, as the driver sees them, in a form that is pickled for every task."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.engine.engine import topic_settings
+from tailrace import bulk
 from tailrace.limits import VALUE_BYTES_MAX
-from tailrace.names import is_internal, topic_not_found, validate_topic_name
+from tailrace.names import topic_not_found, validate_topic_name
 from tailrace.spark.sink import outbox
 from tailrace.spark.sink import task as staging
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import TopicEntry
+    from tailrace import Log
+    from tailrace.bulk import TopicShape
     from tailrace.errors import TopicNotFoundError
-    from tailrace.log import Log
     from tailrace.spark.sink.options import SinkOptions
 
 
 class TargetShape(NamedTuple):
-    """What must be known of a topic in order to build what is written to it."""
+    """The settings of a topic that are needed to build what is written to it."""
 
     partitions: int
     partitioner: str = "crc32"
     compress: str = "none"
     max_record_bytes: int = VALUE_BYTES_MAX
+    ttl: float | None = None
 
 
 class Planned(NamedTuple):
-    """A topic as rows were sorted for it; without an id it was not there yet."""
+    """A topic as rows were sorted for it; without an id it did not exist yet."""
 
     id: int | None
     partitions: int
@@ -35,14 +37,14 @@ class Planned(NamedTuple):
 
 
 class Targets:
-    """The topics that rows may go to, as the driver saw them: small enough to travel with every task."""
+    """The topics that rows may go to, as the driver saw them: small enough to send to every task."""
 
     def __init__(self, shapes: dict[str, TargetShape], ids: dict[str, int], new: TargetShape | None) -> None:
-        # Topics that are alike share their shape, so names are most of what is sent.
+        # Topics with the same settings share their shape, so names are most of what is sent.
         self._names: dict[TargetShape, list[str]] = {}
         for name, shape in shapes.items():
             self._names.setdefault(shape, []).append(name)
-        # Under which number each topic is on disk, and the outbox when it may be needed.
+        # The id of each topic on disk, and of the outbox if it may be needed.
         self.ids = ids
         self.new = new
         self._found: dict[str, TargetShape] | None = None
@@ -58,12 +60,12 @@ class Targets:
         return self._found
 
     def planned(self, topic: str) -> Planned:
-        """What a commit must find unchanged."""
+        """Return what a commit must find unchanged."""
         shape = self.shape(topic)
         return Planned(self.ids.get(topic), shape.partitions, shape.partitioner)
 
     def shape(self, topic: str) -> TargetShape:
-        """The shape of a topic, or of the one that would be created."""
+        """Return the shape of a topic, or of the one that would be created."""
         found = self.shapes.get(topic)
         if found is not None:
             return found
@@ -74,45 +76,40 @@ class Targets:
 
 
 def find_targets(log: Log, options: SinkOptions) -> Targets:
-    """The topics of a log that a write may need; the one that an option names is created here if that is allowed."""
+    """Return the topics of a log that a write may need; a topic named by an option is created here if allowed."""
     new = TargetShape(options.partitions) if options.create_topics else None
     if options.topic is None:
         shapes, ids = _every_topic(log)
     else:
-        catalog = log.engine.refresh()
-        entry = catalog.by_name.get(options.topic)
-        if entry is None:
-            if new is None:
-                raise _missing(options.topic, catalog.by_name)
+        found = bulk.find_topic(log, options.topic)
+        if found is None and new is not None:
             log.topic(options.topic, partitions=options.partitions)
-            entry = log.engine.entry(options.topic)
-        shapes, ids, new = {options.topic: _shape(entry)}, {options.topic: entry.id}, None
+            found = bulk.find_topic(log, options.topic)
+        if found is None:
+            raise _missing(options.topic, bulk.topics(log))
+        shapes, ids, new = {options.topic: _shape(found)}, {options.topic: found.id}, None
     if new is not None or sum(shape.partitions for shape in shapes.values()) > staging.SEGMENTS_MAX:
         # A task may have parts that it cannot stage one by one.
-        ids = {**ids, outbox.TOPIC: outbox.create(log).id}
+        ids = {**ids, outbox.TOPIC: outbox.topic_of(log).create()}
     return Targets(shapes, ids, new)
 
 
-# The last that was worked out, with the log and the end of its catalog then: a stream asks with every batch.
-_known: dict[str, tuple[tuple[bytes, int], dict[str, TargetShape], dict[str, int]]] = {}
+# The last result by log, with the topics from which it was made: a stream needs it for every batch.
+_known: dict[str, tuple[Mapping[str, TopicShape], dict[str, TargetShape], dict[str, int]]] = {}
 
 
 def _every_topic(log: Log) -> tuple[dict[str, TargetShape], dict[str, int]]:
-    catalog = log.engine.refresh()
-    # A log that was removed and made anew has another id, and its catalog may end at the same offset.
-    now = (log.engine.store.context.log_id, catalog.offset)
+    topics = bulk.topics(log)
     seen, shapes, ids = _known.get(log.location, (None, {}, {}))
-    if seen != now:
-        entries = [entry for name, entry in list(catalog.by_name.items()) if not is_internal(name)]
-        shapes = {entry.name: _shape(entry) for entry in entries}
-        ids = {entry.name: entry.id for entry in entries}
-        _known[log.location] = now, shapes, ids
+    if seen is not topics:
+        shapes = {name: _shape(found) for name, found in topics.items()}
+        ids = {name: found.id for name, found in topics.items()}
+        _known[log.location] = topics, shapes, ids
     return shapes, ids
 
 
-def _shape(entry: TopicEntry) -> TargetShape:
-    settings = topic_settings(entry)
-    return TargetShape(settings.partitions, settings.partitioner, settings.compress, settings.max_record_bytes)
+def _shape(found: TopicShape) -> TargetShape:
+    return TargetShape(*found[1:])
 
 
 def _missing(topic: str, known: Any) -> TopicNotFoundError:

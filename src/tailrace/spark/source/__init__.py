@@ -1,1 +1,1 @@
-"""The Spark source: what a query reads, planned in the driver and read in the executors."""
+"""The Spark source: queries are planned in the driver and read in the executors."""

@@ -1,4 +1,4 @@
-"""The batch source: what is there when the query is planned."""
+"""The batch source: reads the records that exist when the query is planned."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tailrace.spark.source.schema import layout_of
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# How often records may be removed between looking at a partition and planning to read it.
+# How often planning is repeated when records are removed between the survey and the plan.
 LOOKS_MAX = 5
 
 
 class TailraceReader(DataSourceReader):
-    """Plans in the driver, reads in the executors; in plain values, so that it can be sent to them."""
+    """Batch reader: plans in the driver, reads in the executors; holds plain values, so that it can be pickled."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         with hinted():
@@ -32,13 +32,13 @@ class TailraceReader(DataSourceReader):
             self.layout = layout_of(schema, self.options)
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks."""
+        """Return the tasks."""
         with hinted():
             for look in range(LOOKS_MAX):
                 try:
                     return list(self._plan())
                 except OffsetOutOfRangeError:
-                    # What was the earliest record a moment ago may be gone now; offsets that were named stay wrong.
+                    # The earliest record may have been removed since the survey; explicit offsets stay out of range.
                     if look == LOOKS_MAX - 1:
                         raise
             return []
@@ -55,6 +55,6 @@ class TailraceReader(DataSourceReader):
         return plan_tasks(log, ranges, options.min_partitions, options.max_records)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The records of one task; without any task Spark makes up an empty one."""
+        """Return the records of one task; without tasks Spark passes an empty partition of its own."""
         parts = partition.parts if isinstance(partition, TailracePartition) else ()
         return read_parts(parts, self.layout, self.options.fail_on_data_loss)

@@ -1,7 +1,7 @@
-"""JSON values as typed columns: parsed in bulk by Arrow, one by one where a value is not as it should be.
+"""JSON values as typed columns: parsed in bulk by Arrow, and one by one where a value does not fit.
 
-A bad value never fails a query. One that is no JSON object gives nulls; a field of another type gives null where it
-stands. Both count as corrupt. A tombstone gives nulls and is not corrupt.
+A bad value never fails a query. A value that is no JSON object gives nulls; a field of another type gives null in its
+place. Both count as corrupt. A tombstone gives nulls and is not corrupt.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from tailrace.read.arrow import pyarrow, require
+from tailrace.extras import pyarrow, require
 
-# A block with something bad in it is cut into blocks of the next size; in the smallest each value is parsed alone:
-# a call of Arrow's parser takes as long as a hundred values in Python.
+# A block with a bad value is split into blocks of the next size; in the smallest, values are parsed one by one: a call
+# of Arrow's parser takes as long as a hundred values in Python.
 BLOCK_SIZES = (2_048, 128)
-# Microseconds since 1970 that a column can hold.
+# The range of microseconds since 1970 that a column can hold.
 _TIME_US_LIMIT = 1 << 63
-# A day as Spark reads it, and what may follow: a time of the day, with or without a zone.
+# A day as Spark parses it, and what may follow: a time of the day, with or without a zone.
 _DAY = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[T ](.*))?)?)?", re.ASCII | re.DOTALL)
 _TIME = re.compile(r"\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
-# A text in double or in single quotes, and what must change in it to be in double ones.
+# A text in double or in single quotes, and what must be replaced in it to use double ones.
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'', re.DOTALL)
 _REQUOTED = re.compile(r"\\.|\"", re.DOTALL)
 _BLANKS = " \t\r\n"
@@ -37,28 +37,28 @@ _NOT_FINITE = {
     "-Infinity": "-inf",
     "-INF": "-inf",
 }
-# As many digits as a Spark decimal has.
+# The digits of a Spark decimal.
 _DECIMALS = Context(prec=38, rounding=ROUND_HALF_UP)
 
 
 class Parsed(NamedTuple):
-    """One array a field, and for each value whether it was corrupt."""
+    """One array per field, and for each value whether it was corrupt."""
 
     columns: list[Any]
     corrupt: Any
 
 
 class Parser:
-    """Parses values into fields of known types; made once for many batches."""
+    """Parser of values into fields of known types; created once for many batches."""
 
     def __init__(self, fields: Any) -> None:
         pa = pyarrow()
         self.fields = fields
-        # What Arrow's parser does not know by itself is read one by one.
+        # Types that Arrow's parser does not support are parsed one by one.
         self.native = all(_is_native(field.type) for field in fields)
         wires = [fields] if self.native else []
         if self.native and any(_holds(field.type, pa.types.is_timestamp) for field in fields):
-            # Many write nanoseconds, which Spark does not have; Arrow must be told to expect them.
+            # Timestamps with nanoseconds are common, Spark does not have them, and Arrow accepts them only on request.
             wires.append(pa.schema([(field.name, _in_nanoseconds(field.type)) for field in fields]))
         self.wires = [pa.schema([(field.name, _wire(field.type)) for field in wire]) for wire in wires]
         self.converters = [(field.name, _converter(field.type)) for field in fields]
@@ -66,7 +66,7 @@ class Parser:
         self.decoder = json.JSONDecoder(parse_float=Decimal) if self.exact else json.JSONDecoder()
 
     def parse(self, values: Any) -> Parsed:
-        """The fields of a binary array of values."""
+        """Return the fields of a binary array of values."""
         pa = pyarrow()
         blocks = [*self._blocks(values)] or [self._one_by_one(values)]
         if len(blocks) == 1:
@@ -75,7 +75,7 @@ class Parser:
         return Parsed(columns, pa.concat_arrays([block.corrupt for block in blocks]))
 
     def _blocks(self, values: Any) -> list[Parsed]:
-        """Parse as large pieces as can be."""
+        """Parse in blocks as large as possible."""
         done: list[Parsed] = []
         waiting = [values] if len(values) else []
         while waiting:
@@ -92,7 +92,7 @@ class Parser:
         return done
 
     def _in_bulk(self, values: Any) -> Parsed | None:
-        """All values at once; None when any of them is not an object with fields of the right types."""
+        """Parse all values at once; return None if any of them is not an object with fields of the right types."""
         pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
         if not self.native:
             return None
@@ -105,15 +105,15 @@ class Parser:
         if not compute.all(objects).as_py():
             lines = compute.utf8_trim(lines, _BLANKS)
             objects = _are_objects(lines)
-            # What neither begins nor ends like an object is none, whatever it is.
+            # A line that does not begin and end like an object is not one, so it is replaced.
             lines = compute.if_else(objects, lines, "{}")
         joined = compute.binary_join_element_wise(lines, "", "\n")
         ends = memoryview(joined.buffers()[1]).cast("i")
         block = joined.buffers()[2][ends[joined.offset] : ends[joined.offset + len(joined)]]
         for wire in self.wires:
             table = _read(block, wire)
-            # As each value begins and ends like an object and a line end parts them, each is a row or more: the
-            # right number of rows means one row a value.
+            # Each value begins and ends like an object and line feeds separate them, so each is at least one row: the
+            # right number of rows means one row per value.
             if table is not None and table.num_rows == len(values):
                 columns = self._cast(table)
                 if columns is not None:
@@ -128,7 +128,7 @@ class Parser:
                 for column, field in zip(table.columns, self.fields, strict=True)
             ]
             for column in columns if self.exact else ():
-                # Arrow's parser looks at the scale of a decimal and not at its precision.
+                # Arrow's parser checks the scale of a decimal, but not its precision.
                 column.validate(full=True)
         except pa.ArrowInvalid:
             # A text that is no date, or a decimal with too many digits.
@@ -177,11 +177,11 @@ class Parser:
         except ValueError:
             if "'" not in text:
                 raise
-            # As Spark: texts may be in single quotes.
+            # Like Spark: texts may be in single quotes.
             return self.decoder.decode(_QUOTED.sub(_in_double_quotes, text))
 
     def _deep(self, value: bytes) -> tuple[Sequence[Any], bool]:
-        """A value nested deeper than Python can follow; Arrow steps over what is not wanted of it."""
+        """Parse a value nested deeper than Python's recursion limit; Arrow skips the parts that are not selected."""
         parsed = self._in_bulk(pyarrow().array([value], pyarrow().binary()))
         if parsed is None:
             return [None] * len(self.converters), True
@@ -189,7 +189,7 @@ class Parser:
 
 
 def corrupt_texts(values: Any, corrupt: Any, kind: Any) -> Any:
-    """The corrupt values themselves, null for all others."""
+    """Return the corrupt values themselves, null for all others."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     if not compute.any(corrupt).as_py():
         return pa.nulls(len(values), kind)
@@ -199,7 +199,7 @@ def corrupt_texts(values: Any, corrupt: Any, kind: Any) -> Any:
     return compute.replace_with_mask(pa.nulls(len(values), kind), corrupt, pa.array(chosen, kind))
 
 
-# What Arrow reads.
+# Parsing by Arrow.
 
 
 def _are_objects(lines: Any) -> Any:
@@ -248,7 +248,7 @@ def _replaced(kind: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def _wire(kind: Any) -> Any:
-    """The type as Arrow's parser is asked for it: it would take dates for numbers of days."""
+    """Return the type to request from Arrow's parser, which would read a date as a number of days."""
     pa = pyarrow()
     return _replaced(kind, lambda each: pa.string() if pa.types.is_date(each) else each)
 
@@ -264,12 +264,12 @@ def _whole(column: Any) -> Any:
 
 
 def _in_double_quotes(found: re.Match[str]) -> str:
-    """A text of JSON in double quotes; an escaped single quote is none of JSON's escapes."""
+    """Return a JSON text in double quotes; an escaped single quote is not a valid escape in JSON."""
     inner = _REQUOTED.sub(lambda each: {"\\'": "'", '"': '\\"'}.get(each[0], each[0]), found[0][1:-1])
     return f'"{inner}"'
 
 
-# What Python reads: one function a type, which raises for what is not of it.
+# Parsing by Python: one function per type, which raises for a value that is not of it.
 
 
 def _converter(kind: Any) -> Callable[[Any], Any]:
@@ -335,9 +335,9 @@ def _decimal(item: Any, precision: int, scale: int) -> Decimal:
 
 
 def _text(item: Any) -> str:
-    """Text as it is, anything else as JSON, which is what Spark's from_json does."""
+    """Return text unchanged and anything else as JSON, like Spark's from_json."""
     text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False, separators=(",", ":"), default=str)
-    # A lone surrogate can be written in JSON and not in UTF-8.
+    # A lone surrogate is valid in JSON and not in UTF-8.
     text.encode("utf-8")
     return text
 
@@ -347,12 +347,12 @@ def _bytes(item: Any) -> bytes:
 
 
 def _date(item: Any) -> date:
-    """A day; a time behind it is stepped over, as Spark does."""
+    """Return a day; a time after it is ignored, like in Spark."""
     return _day(item)[0]
 
 
 def _day(item: Any) -> tuple[date, str | None]:
-    """A day, whose month and day may be left out or short, and what follows it."""
+    """Return a day, whose month and day may be omitted or short, and the text after it."""
     found = _DAY.fullmatch(_of(item, str).strip())
     if found is None:
         raise ValueError
@@ -368,10 +368,10 @@ def _moment(item: Any) -> datetime:
 
 def _zoned(item: Any) -> datetime | int:
     if isinstance(item, int) and not isinstance(item, bool):
-        # As Spark: a whole number is in seconds, and what was meant as milliseconds lies far ahead.
+        # Like Spark: an integer is in seconds, so a value meant as milliseconds is far in the future.
         return _integer(item * 1_000_000, _TIME_US_LIMIT)
     found = _moment(item)
-    # Spark's setting of a time zone does not reach an executor.
+    # Spark's session time zone is not known in an executor.
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 

@@ -1,4 +1,4 @@
-"""Offsets: where a query begins and ends in each partition, and how a stream writes down how far it came."""
+"""Offsets: where a query starts and ends in each partition, and their form in the checkpoint of a stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tailrace.errors import OffsetOutOfRangeError, SettingsMismatchError, TopicN
 from tailrace.limits import TIME_US_MAX, TIME_US_MIN
 from tailrace.names import topic_not_found
 from tailrace.spark.option_values import is_number
-from tailrace.spark.source.selection import EARLIEST, LATEST, refuse_latest_start
+from tailrace.spark.source.selection import refuse_latest_start
 
 if TYPE_CHECKING:
+    from tailrace import Log
+    from tailrace.arguments import StartPoint
     from tailrace.bulk import TopicBounds
-    from tailrace.log import Log
     from tailrace.spark.source.options import SourceOptions
     from tailrace.spark.source.selection import Point, Selection
 
@@ -23,15 +24,15 @@ Place = tuple[str, int]
 Positions = dict[Place, int]
 Bounds = Mapping[str, "TopicBounds"]
 
-# How the name begins under which a stream's offset says of which log and topics it is; no topic can be called so.
+# Prefix of the name under which a stream's offset identifies its log and topics; no topic can have such a name.
 IDENTITY = "__tailrace "
 
 
-# Which partitions.
+# Partitions.
 
 
 def places_of(bounds: Bounds, selection: Selection) -> list[Place]:
-    """The partitions that a query reads of the topics that are there."""
+    """Return the partitions that a query reads of the topics that exist."""
     found: list[Place] = []
     for topic in sorted(bounds):
         count = len(bounds[topic].durable)
@@ -41,7 +42,7 @@ def places_of(bounds: Bounds, selection: Selection) -> list[Place]:
 
 
 def check_present(log: Log, bounds: Bounds, selection: Selection, *, matched: bool) -> None:
-    """Refuse topics and partitions that are named and do not exist; with `matched`, wildcards that match nothing.
+    """Raise for named topics and partitions that do not exist; with `matched`, also for wildcards that match none.
 
     A regular expression that matches nothing gives no rows, as with Spark's Kafka source.
     """
@@ -61,11 +62,11 @@ def check_present(log: Log, bounds: Bounds, selection: Selection, *, matched: bo
         )
 
 
-# Where to begin and to end.
+# Start and end.
 
 
 def starts(log: Log, options: SourceOptions, bounds: Bounds, *, streaming: bool) -> Positions:
-    """Where a query begins in every partition; records that are gone are an error, or are left out."""
+    """Return where a query starts in every partition; removed records are an error, or are skipped."""
     point = options.start
     places = places_of(bounds, options.selection)
     if point is not None and not streaming:
@@ -84,7 +85,7 @@ def starts(log: Log, options: SourceOptions, bounds: Bounds, *, streaming: bool)
 
 
 def stops(log: Log, options: SourceOptions, bounds: Bounds) -> Positions:
-    """Where a batch ends in every partition, which is exclusive and never above what is safe on disk."""
+    """Return where a batch ends in every partition: exclusive, and never above the durable end."""
     point = options.stop
     places = places_of(bounds, options.selection)
     if point is None:
@@ -100,7 +101,7 @@ def stops(log: Log, options: SourceOptions, bounds: Bounds) -> Positions:
 
 
 def check_order(begin: Positions, end: Positions, options: SourceOptions) -> None:
-    """Refuse offsets in the wrong order, which somebody wrote down; times in the wrong order just read nothing."""
+    """Raise ValueError for explicit offsets in the wrong order; times in the wrong order just read nothing."""
     start, stop = options.start, options.stop
     if start is None or stop is None or (start.kind, stop.kind) != ("offsets", "offsets"):
         return
@@ -114,48 +115,46 @@ def check_order(begin: Positions, end: Positions, options: SourceOptions) -> Non
 def _positions(log: Log, point: Point, bounds: Bounds, places: list[Place]) -> Positions:
     if point.kind in ("offsets", "times"):
         _check_complete(point, places)
-    found: Positions = {}
-    for topic, index in places:
-        earliest, durable = bounds[topic].earliest[index], bounds[topic].durable[index]
-        given = point.by_partition.get(topic, {}).get(index, 0)
-        if point.kind == "offsets":
-            found[topic, index] = {EARLIEST: earliest, LATEST: durable}.get(given, given)
-        elif point.kind in ("time", "times"):
-            time = point.time if point.kind == "time" else given * 1_000
-            found[topic, index] = _at(log, point, (topic, index), time, earliest, durable)
-        else:
-            found[topic, index] = earliest if point.kind == "earliest" else durable
+    return {place: _position(log, point, bounds, place) for place in places}
+
+
+def _position(log: Log, point: Point, bounds: Bounds, place: Place) -> int:
+    """Return the offset of a point in one partition, at most the durable end."""
+    topic, index = place
+    earliest, durable = _earliest(bounds, place), _durable(bounds, place)
+    requested = point.of(place)
+    time = requested.value
+
+    def look(_: StartPoint) -> int:
+        if not TIME_US_MIN <= time <= TIME_US_MAX:
+            return earliest if time < TIME_US_MIN else durable
+        return log.topic(topic).offset_at(time, index)
+
+    found = bulk.resolve_point(requested, index, earliest, durable, look)
+    # The point was resolved for this partition alone, so it names an offset in it.
+    assert found is not None
+    if requested.kind == "time" and found >= durable and point.strategy == "error":
+        raise ValueError(
+            f"{point.option}: {topic}[{index}] has no record at or after {time // 1_000} ms. "
+            "Set startingOffsetsByTimestampStrategy to latest to begin at the end there."
+        )
     return found
 
 
 def _check_complete(point: Point, places: list[Place]) -> None:
-    """As with Kafka: whoever names offsets names all of them, so that none is forgotten."""
+    """Raise ValueError unless every partition is named, as with Kafka, so that none is forgotten."""
     named = {(topic, index) for topic, inner in point.by_partition.items() for index in inner}
     missing, extra = sorted(set(places) - named), sorted(named - set(places))
     if extra:
-        raise ValueError(f"{point.option} names {_told(extra)}, which this query does not read.")
+        raise ValueError(f"{point.option} names {_listed(extra)}, which this query does not read.")
     if missing:
         hint = "; -2 is earliest, -1 is latest" if point.kind == "offsets" else ""
-        raise ValueError(f"{point.option} says nothing of {_told(missing)}: name every partition that is read{hint}.")
+        raise ValueError(f"{point.option} says nothing of {_listed(missing)}: name every partition that is read{hint}.")
 
 
-def _told(places: list[Place]) -> str:
+def _listed(places: list[Place]) -> str:
     shown = ", ".join(f"{topic}[{index}]" for topic, index in places[:3])
     return shown if len(places) <= 3 else f"{shown} and {len(places) - 3} more"
-
-
-def _at(log: Log, point: Point, place: Place, time: int, earliest: int, durable: int) -> int:
-    """The first record at or after a time, as far as it is safe."""
-    if time < TIME_US_MIN:
-        found = earliest
-    else:
-        found = durable if time > TIME_US_MAX else log.topic(place[0]).offset_at(time, place[1])
-    if found >= durable and point.strategy == "error":
-        raise ValueError(
-            f"{point.option}: {place[0]}[{place[1]}] has no record at or after {time // 1_000} ms. "
-            "Set startingOffsetsByTimestampStrategy to latest to begin at the end there."
-        )
-    return min(max(found, earliest), durable)
 
 
 def _earliest(bounds: Bounds, place: Place) -> int:
@@ -172,29 +171,29 @@ def _outside(point: Point, place: Place, offset: int, earliest: int, durable: in
         f"{point.option} names offset {offset} of {place[0]}[{place[1]}], where there is none: {why}.",
         earliest=earliest,
         latest=durable,
-        hint="Nothing was read; name another offset, or set failOnDataLoss to false to read what is there.",
+        hint="Nothing was read; name another offset, or set failOnDataLoss to false to read what remains.",
     )
 
 
-# How a stream writes it down: as Kafka's source does, so that whatever reads the progress of a query understands it.
-# Spark keeps nothing else for a Python source, and does not tell it where the checkpoint is. So what tells this log
-# from others stands in the same object, as the name of a topic with one partition and no record: whatever is summed up
-# or subtracted over the topics stays right.
+# The form in a checkpoint is that of Kafka's source, so that tools which read the progress of a query understand it.
+# Spark stores nothing else for a Python source, and does not pass it the location of the checkpoint. So the identity of
+# the log is in the same object, as the name of a topic with one partition and no record: sums and differences over the
+# topics stay right.
 
 
 class StreamOffsets(NamedTuple):
-    """How far a stream came, and of which topics: a later topic of the same name is another one."""
+    """How far a stream has read, and of which topics: a later topic of the same name has another id."""
 
     positions: Positions
     ids: dict[str, int]
-    # Where the very first batch began: Spark does not keep it, and asks anew after a crash. It stays in all offsets
-    # that follow, so that the start and the end of a batch have the same names.
+    # Where the very first batch started: Spark does not store it, and requests it again after a crash. It stays in all
+    # later offsets, so that the start and the end of a batch have the same names.
     begin: Positions | None = None
-    # Topics of another log may have the same names and ids. None: these offsets are of no log.
+    # Topics of another log may have the same names and ids. None: these offsets belong to no log.
     log: str | None = None
 
     def to_json(self, left: Collection[Place] = ()) -> dict[str, Any]:
-        """What goes into the checkpoint, with partitions that are no longer read apart from the others."""
+        """Return the object for the checkpoint, with partitions that are no longer read kept apart."""
         known: dict[str, Any] = {"log": self.log, "topics": dict(sorted(self.ids.items()))}
         if self.begin is not None:
             known["from"] = _nested({place: at for place, at in self.begin.items() if at})
@@ -205,7 +204,7 @@ class StreamOffsets(NamedTuple):
 
 
 def from_json(stored: Any) -> StreamOffsets:
-    """What the checkpoint says; without `log` when these are offsets as Kafka's source writes them."""
+    """Parse the object of a checkpoint; `log` is None for offsets as Kafka's source writes them."""
     positions: Positions = {}
     known: dict[str, Any] = {}
     for topic, inner in stored.items() if isinstance(stored, dict) else [("", None)]:
@@ -221,12 +220,12 @@ def from_json(stored: Any) -> StreamOffsets:
 
 
 def topics_in(stored: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """An offset without what says of which log it is: exactly as Kafka's source writes it."""
+    """Return an offset without the identity of its log, exactly as Kafka's source writes it."""
     return {topic: inner for topic, inner in stored.items() if not topic.startswith(IDENTITY)}
 
 
 def foreign(stored: Any) -> SettingsMismatchError:
-    """A checkpoint of another source: by its numbers alone the records of a log would be left out or read twice."""
+    """Return the error for a checkpoint of another source: its offsets would skip or repeat records of this log."""
     text = json.dumps(stored)
     shown = text if len(text) <= 120 else f"{text[:117]}..."
     return SettingsMismatchError(
@@ -240,7 +239,7 @@ def foreign(stored: Any) -> SettingsMismatchError:
 
 
 def unfinished(stored: Any) -> SettingsMismatchError:
-    """A checkpoint of another source whose very first batch was not committed: Spark asks this source for its start."""
+    """Return the error for a foreign checkpoint whose first batch was not committed, so that its start is unknown."""
     error = foreign(stored)
     error.hint = (
         "Nothing was read. The first batch of the old query was not finished, and its checkpoint does not say where it "
@@ -250,7 +249,7 @@ def unfinished(stored: Any) -> SettingsMismatchError:
 
 
 def adopt(reached: StreamOffsets, bounds: Bounds, selection: Selection, log: str) -> StreamOffsets:
-    """Offsets of Kafka as those of this log, which must have a record or its end at every one of them."""
+    """Return offsets of Kafka as those of this log; raise unless each is within its partition here."""
     present = set(places_of(bounds, selection))
     for place, offset in sorted(reached.positions.items()):
         name = f"{place[0]}[{place[1]}]"
@@ -276,7 +275,7 @@ def adopt(reached: StreamOffsets, bounds: Bounds, selection: Selection, log: str
 
 
 def beside(latest: StreamOffsets, end: Mapping[str, Any]) -> dict[str, Any]:
-    """The end of what there is as an offset that has everything that another one has, so that one can subtract them."""
+    """Return the latest offsets with every topic and partition of `end` added, so that the two can be subtracted."""
     made = _nested(latest.positions)
     for topic, inner in end.items():
         shown = made.setdefault(topic, {})
@@ -297,5 +296,5 @@ def _flat(nested: Mapping[str, Mapping[str, int]]) -> Positions:
 
 
 def topics_of(places: Iterable[Place]) -> list[str]:
-    """The topics of some partitions, each once."""
+    """Return the topics of some partitions, each once."""
     return list(dict.fromkeys(topic for topic, _ in places))

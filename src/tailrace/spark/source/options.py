@@ -1,4 +1,4 @@
-"""The options of the source: each read, checked, and refused in the words of whoever wrote it."""
+"""The options of the source: each parsed and checked, with errors that use the names of the options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.spark.option_values import choice_of, count_of, flag_of, log_direc
 from tailrace.spark.sink.options import NAMES as SINK_OPTIONS
 from tailrace.spark.source.selection import Point, Selection, parse_selection, parse_start, parse_stop
 
-# Every option of the source, as the documents spell it; Spark does not tell upper from lower case.
+# Every option of the source, as documented; Spark ignores case.
 SOURCE_OPTIONS = (
     "path",
     "log",
@@ -40,7 +40,7 @@ SOURCE_OPTIONS = (
     "groupId",
     "startFromKafkaOffsets",
 )
-# Options of Spark's Kafka source that have no meaning here, so that a query is ported by its format alone.
+# Options of Spark's Kafka source that have no meaning here, accepted so that a query is ported by changing its format.
 IGNORED_OPTIONS = (
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
@@ -48,14 +48,14 @@ IGNORED_OPTIONS = (
     "fetchOffset.retryIntervalMs",
 )
 IGNORED_PREFIXES = ("kafka.", "spark.")
-# What Spark itself adds to the options of a query or a table.
+# Options that Spark itself adds to a query or a table.
 SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode", "paths")
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 
 
 class SourceOptions(NamedTuple):
-    """Everything a query was told; what it was not told is None or the default."""
+    """The options of a query; an option that was not given is None or its default."""
 
     location: str | None
     namespace: str | None
@@ -77,7 +77,7 @@ class SourceOptions(NamedTuple):
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check every option; ValueError says what is wrong and what to write."""
+    """Parse every option; raise ValueError that says what is wrong and what to write."""
     _refuse_unknown(options, SOURCE_OPTIONS, (*IGNORED_OPTIONS, *SINK_OPTIONS))
     minimum, maximum = count_of(options, "minOffsetsPerTrigger"), count_of(options, "maxOffsetsPerTrigger")
     if minimum is not None and maximum is not None and minimum > maximum:
@@ -108,7 +108,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _refuse_unknown(options: Iterable[str], known: Iterable[str], tolerated: Iterable[str] = ()) -> None:
-    """Refuse the first option that nobody knows, with the one that was probably meant."""
+    """Raise ValueError for the first unknown option, with the one that was probably meant."""
     offered = list(known)
     accepted = {name.lower() for name in (*offered, *tolerated, *SPARK_OPTIONS)}
     for name in options:
@@ -122,7 +122,7 @@ def _refuse_unknown(options: Iterable[str], known: Iterable[str], tolerated: Ite
 
 
 def _location(options: Mapping[str, str]) -> str | None:
-    """The directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
+    """Return the directory of the log: `log`, else `path`; None leaves it to $TAILRACE_LOG."""
     if text_of(options, "log") is None and text_of(options, "paths") is not None:
         raise ValueError("A query reads one log: give one path, not several.")
     return log_directory(options, "all executors see")

@@ -1,4 +1,4 @@
-"""Planning, in the driver: ranges of offsets cut into a few large tasks, each a list of frame ranges in files."""
+"""Planning in the driver: ranges of offsets are cut into a few large tasks, each a list of frame ranges in files."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pyspark.sql.datasource import InputPartition
 from tailrace import bulk
 
 if TYPE_CHECKING:
+    from tailrace import Log
     from tailrace.bulk import ReadPart
-    from tailrace.log import Log
     from tailrace.spark.source.offsets import Place
 
-# A Python task costs Spark 25 to 50 ms, in which a core reads several megabytes: less is not worth a task.
+# A Python task costs Spark 25 to 50 ms, in which a core reads several megabytes: fewer bytes do not justify a task.
 TASK_BYTES_MIN = 4 << 20
-# A second task for each core lets the quicker one take more of the work, which pays when tasks take a while.
+# A second task per core balances the load between quick and slow ones, which pays when tasks take a while.
 SECOND_TASK_BYTES_MIN = 32 << 20
-# More than this is a loss when a task must be repeated, and uneven on a cluster.
+# Larger tasks lose more when one must be repeated, and balance badly on a cluster.
 TASK_BYTES_MAX = 256 << 20
 TASKS_PER_CORE = 2
-# Into how many parts the share of a task is cut, so that the tasks come out alike.
+# Number of parts into which the share of a task is cut, so that tasks get about the same size.
 PARTS_PER_TASK = 8
 
 
 class TailracePartition(InputPartition):
-    """What one task reads, in plain values."""
+    """The parts that one task reads, as plain values."""
 
     def __init__(self, parts: tuple[ReadPart, ...]) -> None:
         super().__init__(None)
@@ -40,7 +40,7 @@ class TailracePartition(InputPartition):
 def plan_tasks(
     log: Log, ranges: Mapping[Place, tuple[int, int]], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[TailracePartition]:
-    """Tasks that together read every record of the ranges; records of a partition stay in order within a task."""
+    """Return tasks that together read every record of the ranges; a partition stays in order within a task."""
     parts = _parts(log, ranges, TASK_BYTES_MAX)
     total = sum(part.bytes for part in parts)
     tasks = task_count(total, min_partitions, cores())
@@ -49,18 +49,18 @@ def plan_tasks(
         parts = _parts(log, ranges, size)
     groups = by_bytes(parts, tasks)
     if min_partitions is not None and len(groups) < min_partitions:
-        # Fewer cuts than asked for lie in the index, so records are counted off instead.
+        # The index has fewer cuts than requested, so records are counted instead.
         share = max(1, sum(map(records_of, parts)) // min_partitions)
         max_records = share if max_records is None else min(share, max_records)
     if max_records is not None and any(sum(map(records_of, group)) > max_records for group in groups):
-        # Each piece of a part is looked for from the part's first frame on, so parts are cut to about that size first.
+        # Each piece of a part is searched from the part's first frame, so parts are cut to about that size first.
         near = max(1, total * max_records // sum(map(records_of, parts)))
         groups = by_records(_parts(log, ranges, near) if near < size else parts, max_records)
     return [TailracePartition(tuple(group)) for group in groups]
 
 
 def task_count(total: int, wanted: int | None, cores: int) -> int:
-    """How many tasks so many bytes are worth."""
+    """Return the number of tasks for `total` bytes."""
     if wanted is not None:
         return max(wanted, -(-total // TASK_BYTES_MAX))
     alone = min(-(-total // TASK_BYTES_MIN), cores)
@@ -69,19 +69,19 @@ def task_count(total: int, wanted: int | None, cores: int) -> int:
 
 
 def cores() -> int:
-    """The cores of this machine; Spark does not tell a source how many its executors have, hence minPartitions."""
+    """Return the cores of this machine; Spark does not pass a source those of its executors, hence minPartitions."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def records_of(part: ReadPart) -> int:
-    """The offsets of a part, which are its records unless some are missing."""
+    """Return the number of offsets of a part, which are its records unless some are missing."""
     return part.stop - part.first
 
 
 def by_bytes(parts: list[ReadPart], tasks: int) -> list[list[ReadPart]]:
-    """Parts in their order, in about so many groups of the same size."""
+    """Return the parts in order, in about `tasks` groups of the same size."""
     total = sum(part.bytes for part in parts)
     groups: list[list[ReadPart]] = []
     before, last = 0, -1
@@ -96,7 +96,7 @@ def by_bytes(parts: list[ReadPart], tasks: int) -> list[list[ReadPart]]:
 
 
 def by_records(parts: list[ReadPart], most: int) -> list[list[ReadPart]]:
-    """Parts in their order, in groups of at most so many records."""
+    """Return the parts in order, in groups of at most `most` records."""
     groups: list[list[ReadPart]] = []
     room = 0
     for part in parts:
@@ -110,10 +110,10 @@ def by_records(parts: list[ReadPart], most: int) -> list[list[ReadPart]]:
 
 
 def _cut(part: ReadPart, most: int) -> Iterator[ReadPart]:
-    """A part in pieces of at most so many records; all begin at its first frame and step over what is not theirs."""
+    """Yield a part in pieces of at most `most` records; each starts at its first frame and skips records before it."""
     for first in range(part.first, part.stop, most):
         stop = min(first + most, part.stop)
-        # Where the frames go on is known at the end of the part alone.
+        # The checksum chain is known only at the end of the part.
         yield part._replace(first=first, stop=stop, stop_chain=part.stop_chain if stop == part.stop else None)
 
 

@@ -1,4 +1,4 @@
-"""Reading, in the executors: frames to Arrow batches with exactly the columns that the query asked for."""
+"""Reading in the executors: frames to Arrow batches with exactly the columns of the query."""
 
 from __future__ import annotations
 
@@ -7,48 +7,47 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from tailrace.bulk.plans import frames_of, gathered, to_arrow
+from tailrace import bulk
 from tailrace.errors import OffsetOutOfRangeError
-from tailrace.read.arrow import pyarrow, require
+from tailrace.extras import pyarrow, require
 from tailrace.spark.handles import hinted
 from tailrace.spark.source.json_values import Parser, corrupt_texts
 
 if TYPE_CHECKING:
-    from tailrace.bulk import ReadPart
-    from tailrace.disk.columns import FramePart
+    from tailrace.bulk import FramePart, ReadPart
     from tailrace.spark.source.schema import Layout
 
 logger = logging.getLogger("tailrace.spark")
 
-# Smaller batches are joined, as each costs Spark the same whatever is in it; larger ones are sent without a copy.
+# Smaller batches are joined, since Spark has a fixed cost per batch; larger ones are sent without a copy.
 BATCH_ROWS = 4_096
 # Each call of the JSON parser costs as much as parsing a few hundred values.
 JSON_BATCH_ROWS = 32_768
-# Where a column comes from the frames; all others are the same for every record of a partition.
+# Columns stored in the frames; all others are the same for every record of a partition.
 STORED = ("key", "value", "offset", "timestamp", "headers")
 
 
 def read_parts(parts: Iterable[ReadPart], layout: Layout, fail_on_data_loss: bool) -> Iterator[Any]:
-    """Batches of all parts, in their order; small frames are joined, also those of several partitions."""
+    """Yield the batches of all parts, in order; small frames are joined, also those of several partitions."""
     made = LayoutColumns(layout)
     frames = chain.from_iterable(_frames(part, fail_on_data_loss) for part in parts)
-    for some in gathered(frames, made.batch_rows):
+    for some in bulk.gathered(frames, made.batch_rows):
         yield made.batch(some)
 
 
 def _frames(part: ReadPart, fail_on_data_loss: bool) -> Iterator[FramePart]:
     try:
         with hinted():
-            yield from frames_of(part)
+            yield from bulk.read_frames(part)
     except OffsetOutOfRangeError as error:
-        # The file is gone, which is noticed before its first frame.
+        # The file is gone, which is detected before its first frame.
         if fail_on_data_loss:
             error.message = (
                 f"The records {part.first} to {part.stop - 1} of {part.topic}[{part.partition}] were removed, by "
                 "retention or a trim, while the query was about to read them."
             )
             error.hint = (
-                "Nothing was skipped; load the DataFrame again to read what is there now, or set failOnDataLoss to "
+                "Nothing was skipped; load the DataFrame again to read what remains, or set failOnDataLoss to "
                 "false to leave out what is gone."
             )
             error.__notes__ = [error.hint]
@@ -60,7 +59,7 @@ def _frames(part: ReadPart, fail_on_data_loss: bool) -> Iterator[FramePart]:
 
 
 class LayoutColumns:
-    """Makes the columns of a layout of those that were stored."""
+    """Builder of the columns of a layout from the stored ones."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -69,14 +68,14 @@ class LayoutColumns:
         wanted = {source for source in layout.sources if source in STORED}
         if layout.parses:
             wanted.add("value")
-        # Something must tell how many records there are.
+        # Without any column the number of records would be unknown.
         self.stored = tuple(name for name in STORED if name in wanted) or ("offset",)
-        # The columns that are the same for all records, as long as was ever needed.
+        # The constant columns, as long as was ever needed.
         self._constants: dict[tuple[str, str | int], Any] = {}
 
     def batch(self, parts: list[FramePart]) -> Any:
-        """One batch as Spark wants it, of frames that may be of several partitions."""
-        stored = to_arrow(parts, self.stored)
+        """Return one batch in the layout, of frames that may be of several partitions."""
+        stored = bulk.to_arrow(parts, self.stored)
         count = stored.num_rows
         parsed = None
         corrupt = None
@@ -98,7 +97,7 @@ class LayoutColumns:
         return pyarrow().RecordBatch.from_arrays(arrays, schema=self.layout.arrow)
 
     def _repeated(self, name: str, parts: list[FramePart], kind: Any, count: int) -> Any:
-        """A column that is the same for all records of a partition."""
+        """Return a column that is the same for all records of a partition."""
         if name == "timestampType":
             return self._constant(name, 0, kind, count)
         values: list[str | int] = [part.topic if name == "topic" else part.partition for part in parts]
@@ -121,7 +120,7 @@ class LayoutColumns:
 
 
 def _renamed(headers: Any, kind: Any) -> Any:
-    """Headers with the field names of Spark's Kafka source, over the same memory."""
+    """Return headers with the field names of Spark's Kafka source, over the same memory."""
     pa = pyarrow()
     if headers.null_count == len(headers):
         return pa.nulls(len(headers), kind)

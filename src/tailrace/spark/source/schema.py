@@ -27,8 +27,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from tailrace.extras import pyarrow
 from tailrace.names import did_you_mean
-from tailrace.read.arrow import pyarrow
 
 if TYPE_CHECKING:
     from tailrace.spark.source.options import SourceOptions
@@ -65,13 +65,13 @@ _PLAIN = {
 
 
 class Layout(NamedTuple):
-    """What an executor makes of records; in plain values, so that it can be sent there."""
+    """How an executor turns records into columns, as plain values, so that it can be pickled."""
 
     # The schema of every batch, as Spark expects it.
     arrow: Any
-    # For each column the metadata it holds; None for a field of the value, "corrupt" for the text of a bad value.
+    # For each column its metadata field; None for a field of the value, "corrupt" for the text of a bad value.
     sources: tuple[str | None, ...]
-    # The fields that are parsed out of the value, and their names in it.
+    # The fields that are parsed from the value, and their names in it.
     fields: Any
 
     @property
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
 
 
 def default_schema(options: SourceOptions) -> StructType:
-    """The columns of a query that names none."""
+    """Return the columns of a query that names none."""
     if options.value_format == "json":
         raise ValueError(
             "valueFormat=json needs the fields of the values: "
@@ -93,7 +93,7 @@ def default_schema(options: SourceOptions) -> StructType:
 
 
 def layout_of(schema: StructType, options: SourceOptions) -> Layout:
-    """How to fill the columns that a query asked for; ValueError for those that cannot be had."""
+    """Return how to fill the columns that a query names; raise ValueError for those that do not exist."""
     if not schema.fields:
         raise ValueError("The schema has no columns: leave it out, or name some.")
     names = [field.name for field in schema.fields]
@@ -145,16 +145,16 @@ def _json_source(field: StructField, options: SourceOptions) -> str | None:
 def _check_metadata(field: StructField, name: str) -> None:
     wanted = METADATA[name]
     if not _same(field.dataType, wanted):
-        told = f"The column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}"
+        message = f"The column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}"
         if name in ("key", "value") and isinstance(field.dataType, StringType):
-            told += f": read it as binary and write CAST({field.name} AS STRING) in the query"
-        raise ValueError(f"{told}.")
+            message += f": read it as binary and write CAST({field.name} AS STRING) in the query"
+        raise ValueError(f"{message}.")
     if not field.nullable and name in MAY_BE_NULL:
         raise ValueError(f"The column {field.name} may be null, as in a tombstone: leave NOT NULL out.")
 
 
 def _same(given: DataType, wanted: DataType) -> bool:
-    """Whether a type is the wanted one, whatever it says of nulls inside."""
+    """Return whether a type is the wanted one and allows nulls inside."""
     if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
         return given.containsNull and _same(given.elementType, wanted.elementType)
     if isinstance(given, StructType) and isinstance(wanted, StructType):
@@ -165,7 +165,7 @@ def _same(given: DataType, wanted: DataType) -> bool:
 
 
 def _check_nullable(kind: DataType, nullable: bool, name: str) -> None:
-    """A field may be missing from any value, so a column that promises to hold one cannot be filled."""
+    """Raise ValueError for a column that is not nullable: a field may be missing from any value."""
     if not nullable:
         raise ValueError(f"The field {name} may be missing from a value: leave NOT NULL out.")
     if isinstance(kind, StructType):
@@ -178,7 +178,7 @@ def _check_nullable(kind: DataType, nullable: bool, name: str) -> None:
 
 
 def arrow_type(kind: DataType, name: str) -> Any:
-    """The Arrow type in which Spark takes a column."""
+    """Return the Arrow type in which Spark takes a column."""
     pa = pyarrow()
     plain = _PLAIN.get(type(kind))
     if plain is not None:

@@ -1,4 +1,4 @@
-"""What a query reads: which topics, and from where to where."""
+"""The selection of a query: which topics, and from where to where."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tailrace.arguments import parse_time
-from tailrace.engine import engine as engines
+from tailrace.arguments import StartPoint, parse_time
+from tailrace.bulk import now_us
 from tailrace.names import did_you_mean, is_internal, is_pattern, match, validate_pattern, validate_topic_name
 from tailrace.spark.option_values import choice_of, is_number, object_of, text_of
 
@@ -22,7 +22,7 @@ ByPartition = Mapping[str, Mapping[int, int]]
 
 
 class Selection(NamedTuple):
-    """Which topics are read: names and wildcards, or a regular expression, or partitions one by one."""
+    """The topics to read: names and wildcards, or a regular expression, or single partitions."""
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
     names: tuple[str, ...] = ()
@@ -30,19 +30,19 @@ class Selection(NamedTuple):
     partitions: Mapping[str, tuple[int, ...]] = {}
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic of that name is read."""
+        """Return whether a topic of that name is read."""
         if self.kind == "subscribePattern":
             return re.fullmatch(self.expression, topic) is not None
         return any(match(name, topic) if is_pattern(name) else name == topic for name in self.names)
 
     def includes(self, place: tuple[str, int]) -> bool:
-        """Whether a partition is read if it is there."""
+        """Return whether a partition is read if it exists."""
         topic, index = place
         return self.wants(topic) and index in self.partitions.get(topic, (index,))
 
     @property
     def exact(self) -> list[str]:
-        """The topics that are named in full, and so must be there."""
+        """The topics that are named in full, and so must exist."""
         return [name for name in self.names if not is_pattern(name)]
 
     def __str__(self) -> str:
@@ -50,19 +50,32 @@ class Selection(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where to begin or to end: everywhere the same, or by topic and partition."""
+    """Where to start or to end: the same everywhere, or by topic and partition."""
 
-    # As the user wrote it, for errors.
+    # The option as the user wrote it, for errors.
     option: str
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
     # Microseconds.
     time: int = 0
     by_partition: ByPartition = {}
-    # What happens when a partition has no record at or after a time.
+    # What happens if a partition has no record at or after a time.
     strategy: Literal["error", "latest"] = "latest"
 
+    def of(self, place: tuple[str, int]) -> StartPoint:
+        """Return the place in one partition, which must be named where the point goes by partition."""
+        if self.kind == "earliest" or self.kind == "latest":
+            return StartPoint(self.kind)
+        if self.kind == "time":
+            return StartPoint("time", self.time)
+        given = self.by_partition[place[0]][place[1]]
+        if self.kind == "times":
+            return StartPoint("time", given * 1_000)
+        if given in (EARLIEST, LATEST):
+            return StartPoint("earliest" if given == EARLIEST else "latest")
+        return StartPoint("offset", given)
 
-# The topics.
+
+# Topics.
 
 
 def parse_selection(options: Mapping[str, str]) -> Selection:
@@ -121,7 +134,7 @@ def _exact_topic(name: str, option: str) -> str:
     return _topic(name)
 
 
-# Where to begin and to end.
+# Start and end.
 
 
 def parse_start(options: Mapping[str, str]) -> Point | None:
@@ -134,7 +147,7 @@ def parse_start(options: Mapping[str, str]) -> Point | None:
         return point
     if point is not None:
         raise ValueError(f"since and {point.option} both say where to begin: leave one of them out.")
-    return Point("since", "time", parse_time(since, "since", now_us=engines.FILES.now_us()))
+    return Point("since", "time", parse_time(since, "since", now_us=now_us()))
 
 
 def parse_stop(options: Mapping[str, str]) -> Point | None:
@@ -146,22 +159,22 @@ def parse_stop(options: Mapping[str, str]) -> Point | None:
     return point
 
 
-def _refuse_place(point: Point, place: int, told: str) -> None:
+def _refuse_place(point: Point, place: int, kind: str) -> None:
     for topic, offsets in point.by_partition.items():
         for partition, offset in offsets.items():
             if offset == place:
-                raise ValueError(f"{point.option} gives {told} for {topic}[{partition}], which is not possible there.")
+                raise ValueError(f"{point.option} gives {kind} for {topic}[{partition}], which is not possible there.")
 
 
 def refuse_latest_start(point: Point) -> None:
-    """A batch that begins at the end would read nothing: most likely a slip."""
+    """Raise ValueError for a batch that starts at the end: it would read nothing, most likely by mistake."""
     if point.kind == "latest":
         raise ValueError("startingOffsets=latest is for streams: a batch that begins at the end reads nothing.")
     _refuse_place(point, LATEST, "-1 (latest)")
 
 
 def _point(options: Mapping[str, str], which: str, strategy: Literal["error", "latest"]) -> Point | None:
-    """One of Kafka's three ways to name a place; a time goes before times by partition, those before offsets."""
+    """Parse one of Kafka's three ways to name a place: a time, else times by partition, else offsets."""
     names = (f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets")
     time, times, offsets = (text_of(options, name) for name in names)
     if time is not None:
@@ -186,7 +199,7 @@ def _by_partition(text: str, option: str, example: str, minimum: int) -> dict[st
     found: dict[str, dict[int, int]] = {}
     for topic, given in object_of(text, option, example).items():
         if topic.startswith("__"):
-            # As the offsets of a stream are shown, which may be copied here.
+            # The identity in a stream's offsets, which may be copied here.
             continue
         if not isinstance(given, dict):
             raise ValueError(f"{option} says {json.dumps(given)} for {topic!r}, not partitions: write {example}.")

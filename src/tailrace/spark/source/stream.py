@@ -1,4 +1,4 @@
-"""The streaming source: what came since the last batch, never before it is safe on disk."""
+"""The streaming source: reads what was added since the last batch, and only durable records."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ except ImportError:
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from tailrace.log import Log
+    from tailrace import Log
 
 logger = logging.getLogger("tailrace.spark")
 
-# How often a log that nobody has recovered since a power cut is looked at anew.
+# How often a log that no process has recovered since a power cut is reopened to check.
 REOPEN_SECONDS = 1.0
-# How often records may be removed between looking at a partition and planning to read it.
+# How often planning is repeated when records are removed between the survey and the plan.
 LOOKS_MAX = 5
 ROWS_MAX = (1 << 63) - 1
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query: it lives in a process of its own on the driver, and a copy of it reads in each executor."""
+    """Stream reader of one query: runs in its own process on the driver, and a copy of it reads in each executor."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         with hinted():
             self.options = parse_options(options)
             self.layout = layout_of(schema, self.options)
             if self.options.stop is not None:
-                raise ValueError(f"{self.options.stop.option} is for batches: a stream goes on.")
+                raise ValueError(f"{self.options.stop.option} is for batches: a stream has no end.")
         self._clear()
 
     def _clear(self) -> None:
-        """What belongs to the process on the driver alone."""
+        """Reset the state that belongs to the process on the driver alone."""
         self._log: Log | None = None
         self._survey: bulk.Survey | None = None
         self._opened = 0.0
-        # Where a query ends that reads what is available now.
+        # Where a query with the trigger available-now ends.
         self._target: StreamOffsets | None = None
         self._recorded: Positions | None = None
         self._triggered = float("-inf")
-        # The last look, with what it came to: a stream that waits asks a hundred times a second.
+        # The last survey and its result: an idle stream calls it a hundred times a second.
         self._ended: tuple[Bounds, StreamOffsets] | None = None
-        # Where the last look found nothing new.
+        # Where the last survey found nothing new.
         self._idle: tuple[dict[str, Any], Bounds] | None = None
-        # The last answer where a batch ends, and the end of what there was when it was shown beside that.
+        # The last end of a batch that was returned, and the latest offsets that were reported with it.
         self._answered: dict[str, Any] | None = None
         self._shown: tuple[Bounds, dict[str, Any] | None, dict[str, Any]] | None = None
 
@@ -86,10 +86,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options, self.layout = state["options"], state["layout"]
         self._clear()
 
-    # What Spark asks for, in this order: names are its own.
+    # Called by Spark in this order; the names are its own.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins."""
+        """Return where a new query starts."""
         with hinted():
             bounds = self._look()
             log = self._log
@@ -99,19 +99,19 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffsets(begin, _ids(bounds, begin), begin, self._log_id()).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How much a batch holds at most."""
+        """Return the maximum size of a batch."""
         if self.options.max_offsets is None and self.options.min_offsets is None:
             return ReadAllAvailable()
         return ReadMaxRows(self.options.max_offsets or ROWS_MAX)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember the end of what is there, which is where this query stops."""
+        """Store the current end, which is where this query stops."""
         with hinted():
             bounds = self._look()
             self._target = self._ends(bounds)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; `start` itself when there is nothing new."""
+        """Return where the next batch ends; `start` itself if there is nothing new."""
         with hinted():
             self._answered = self._next(start, limit)
             return self._answered
@@ -121,8 +121,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._idle == (start, bounds):
             return start
         stored = from_json(start)
-        reached = self._own(stored, start, bounds)
-        begin = self._going_on(reached, bounds)
+        reached = self._as_own_offsets(stored, start, bounds)
+        begin = self._continue_at(reached, bounds)
         self._record(reached)
         end = self._target or self._ends(bounds)
         # A partition never goes back, unless its records are gone.
@@ -138,7 +138,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = self.options.selection.includes
             left = {place: at for place, at in reached.positions.items() if not wanted(place)}
         if left:
-            # What a query no longer asks for, it may ask for again: it goes on there then.
+            # A query may select a partition again later, and then continues at the stored offset.
             ends = {**left, **ends}
             ids = {**{topic: reached.ids[topic] for topic in topics_of(left) if topic in reached.ids}, **ids}
         # Offsets of Kafka are replaced at once, also when there is nothing new.
@@ -150,7 +150,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffsets(ends, ids, first, end.log).to_json(left)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of what there is, from which one tells how far behind a query is."""
+        """Return the current end of the topics, from which the lag of a query is computed."""
         with hinted():
             bounds = self._look()
             if self._shown is None or self._shown[:2] != (bounds, self._answered):
@@ -160,47 +160,47 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._shown[2]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of one batch, the same whenever it is repeated."""
+        """Return the tasks of one batch, the same whenever it is repeated."""
         with hinted():
             until, reached = self._batch(start, end)
             for look in range(LOOKS_MAX):
                 try:
                     return self._plan(reached, until)
                 except OffsetOutOfRangeError:
-                    # Removed in this moment, or for good: the next look knows.
+                    # Removed at this moment, or for good: the next survey decides.
                     if (self.options.fail_on_data_loss and look) or look == LOOKS_MAX - 1:
                         raise
             return []
 
     def _batch(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[StreamOffsets, StreamOffsets]:
-        """The end of a batch, and its start."""
+        """Return the end of a batch, and its start."""
         until, reached = from_json(end), from_json(start)
         if until.log is None:
             if reached.log is not None:
                 raise unfinished(end)
             bounds = self._look()
-            return self._own(until, end, bounds), self._own(reached, start, bounds)
+            return self._as_own_offsets(until, end, bounds), self._as_own_offsets(reached, start, bounds)
         if until.begin is not None and reached.begin != until.begin:
-            # The first batch: what Spark calls its start was worked out anew since, or is that of Kafka.
+            # The first batch: the start that Spark passes was computed again since, or is that of Kafka.
             reached = StreamOffsets(until.begin, until.ids, log=until.log)
         return until, reached
 
     def _plan(self, reached: StreamOffsets, until: StreamOffsets) -> list[TailracePartition]:
-        begin = self._going_on(reached, self._look(), until)
+        begin = self._continue_at(reached, self._look(), until)
         ranges = {place: (begin[place], stop) for place, stop in until.positions.items() if place in begin}
         assert self._log is not None
         return plan_tasks(self._log, ranges, self.options.min_partitions, self.options.max_records)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The records of one task; without any task Spark makes up an empty one."""
+        """Return the records of one task; without tasks Spark passes an empty partition of its own."""
         parts = partition.parts if isinstance(partition, TailracePartition) else ()
         return read_parts(parts, self.layout, self.options.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: progress is known from where the next batch starts, also when none follows."""
+        """Do nothing: the start of the next call of latestOffset() shows the progress, also if no batch follows."""
 
     def stop(self) -> None:
-        """Give everything back."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()
         self._log = self._survey = None
@@ -208,13 +208,13 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The log.
 
     def _look(self) -> Bounds:
-        """The topics that are read, as they stand now."""
+        """Return the current bounds of the topics that are read."""
         now = time.monotonic()
         if self._survey is not None and now - self._opened > REOPEN_SECONDS and self._survey.frozen:
             self.stop()
         if self._survey is None:
             options = self.options
-            # Only a group's cursors are written.
+            # Write access is needed only for a group's cursors.
             self._log = open_log(options.location, options.namespace, write=options.group is not None)
             self._survey = bulk.Survey(self._log, options.selection.wants)
             self._opened = now
@@ -229,10 +229,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _log_id(self) -> str:
         assert self._log is not None
-        return self._log.engine.store.context.log_id.hex()
+        return bulk.log_id(self._log)
 
-    def _own(self, reached: StreamOffsets, stored: dict[str, Any], bounds: Bounds) -> StreamOffsets:
-        """Offsets of a log, which those of Kafka are only for a user who says so."""
+    def _as_own_offsets(self, reached: StreamOffsets, stored: dict[str, Any], bounds: Bounds) -> StreamOffsets:
+        """Return the offsets as those of this log; offsets of Kafka are adopted only if an option allows that."""
         if reached.log is not None:
             return reached
         if not self.options.from_kafka:
@@ -240,7 +240,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return adopt(reached, bounds, self.options.selection, self._log_id())
 
     def _record(self, reached: StreamOffsets) -> None:
-        """Store how far the query came for its group, when that changed."""
+        """Store how far the query has read in the cursors of its group, if that changed."""
         if self.options.group is None or reached.positions == self._recorded:
             return
         assert self._log is not None
@@ -250,25 +250,25 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log,
             self.options.group,
             positions,
-            # A regular expression means nothing to a group: the topics it found do.
+            # A group cannot have a regular expression, so it gets the topics that matched.
             selection.names or topics_of(positions),
         )
         self._recorded = reached.positions
 
-    # How much, and from where.
+    # Size and start of a batch.
 
     def _is_too_little(self, begin: Positions, ends: Positions) -> bool:
-        """Whether to wait for more; a query that ends, or has waited long enough, does not."""
+        """Return whether to wait for more records; a query that ends, or has waited long enough, does not."""
         least = self.options.min_offsets
         if least is None or self._target is not None:
             return False
         waited = time.monotonic() - self._triggered
         return waited < self.options.max_delay and sum(ends[place] - begin.get(place, 0) for place in ends) < least
 
-    def _going_on(self, reached: StreamOffsets, bounds: Bounds, until: StreamOffsets | None = None) -> Positions:
-        """Where to go on in every partition; what is gone is an error, or is left out and told.
+    def _continue_at(self, reached: StreamOffsets, bounds: Bounds, until: StreamOffsets | None = None) -> Positions:
+        """Return where to continue in every partition; removed records are an error, or are skipped and logged.
 
-        With `until` it is about the partitions of one batch; otherwise about all that are read.
+        With `until` only the partitions of one batch count; otherwise all that are read.
         """
         places = set(places_of(bounds, self.options.selection))
         wanted = sorted(places | reached.positions.keys()) if until is None else sorted(until.positions)
@@ -282,34 +282,34 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if known is not None and other:
                 known = -1
             if place not in places or (until is not None and (until.ids.get(topic) != bounds[topic].id or changed)):
-                # One that the query no longer asks for is not missed.
+                # A partition that the query no longer selects is not missed.
                 if self.options.selection.includes(place):
-                    self._lose(place, None, until)
+                    self._report_loss(place, None, until)
                 continue
             first = reached.positions.get(place, 0)
             if known is not None and known != bounds[topic].id:
-                self._lose(place, None, until)
+                self._report_loss(place, None, until)
                 first = 0
             earliest, durable = bounds[topic].earliest[index], bounds[topic].durable[index]
             if first < earliest:
-                self._lose(place, (first, earliest), until)
+                self._report_loss(place, (first, earliest), until)
             elif first > durable:
-                self._lose(place, (first, durable), until)
+                self._report_loss(place, (first, durable), until)
             begin[place] = min(max(first, earliest), durable)
         return begin
 
-    def _lose(self, place: Place, gone: tuple[int, int] | None, until: StreamOffsets | None) -> None:
-        """Records are not there that the query should read: an error, or a line in the driver's log."""
+    def _report_loss(self, place: Place, gone: tuple[int, int] | None, until: StreamOffsets | None) -> None:
+        """Raise an error for records that the query should read and that are gone, or log it if that is allowed."""
         topic, index = place
         name = f"{topic}[{index}]"
         hint = (
-            "Nothing was skipped; start the query with failOnDataLoss set to false to go on with what is there, "
+            "Nothing was skipped; start the query with failOnDataLoss set to false to continue with the rest, "
             "or with a new checkpoint."
         )
         if gone is None:
             error: Exception = TopicNotFoundError(
-                f"The topic {topic!r} was dropped, or its log was made anew, and with it what this query had not read "
-                f"of {name}.",
+                f"The topic {topic!r} was dropped, or its log was created again, and with it what this query had not "
+                f"read of {name}.",
                 topic=topic,
                 hint=hint,
             )
@@ -329,20 +329,21 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.fail_on_data_loss:
             raise error
         if until is not None:
-            # Once a batch, and not whenever Spark asks whether there is something new.
-            logger.warning("%s The query goes on (failOnDataLoss is false).", error)
+            # Once per batch, not at every call of latestOffset.
+            logger.warning("%s The query continues (failOnDataLoss is false).", error)
 
 
 class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query that cannot be run: it says why as soon as it is asked for anything.
+    """Reader of a query that cannot run: every call raises the reason.
 
-    The process in which Spark makes the reader of a stream shows an error of its own instead of one that comes up then.
+    An error raised while Spark creates the reader of a stream would be replaced by an error of the process that does
+    it.
     """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def _refuse(self, *asked: Any, **named: Any) -> NoReturn:
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         raise self.error.with_traceback(None)
 
     initialOffset = latestOffset = getDefaultReadLimit = reportLatestOffset = _refuse  # noqa: N815
@@ -350,9 +351,9 @@ class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def limited(begin: Positions, ends: Positions, most: int) -> Positions:
-    """The same ends, nearer: about so many records over all partitions, shared out by what waits in each.
+    """Return ends for about `most` records over all partitions, shared in proportion to what waits in each.
 
-    As Spark's Kafka source: a partition with little gets at least one record, so that none is starved.
+    Like Spark's Kafka source: a partition with few records gets at least one, so that none starves.
     """
     waiting = {place: end - begin.get(place, 0) for place, end in ends.items()}
     total = sum(waiting.values())

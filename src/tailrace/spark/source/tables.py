@@ -1,7 +1,7 @@
-"""Tables in a catalog: their options travel in their schema, because Spark hands them to a Python source no other way.
+"""Tables in a catalog: their options are stored in their schema, because Spark passes a Python source nothing else.
 
-`CREATE TABLE ... USING tailrace OPTIONS (...)` asks the source for a schema, with the options. A later SELECT gives it
-that schema back, and no options at all. So the options are written into the metadata of the first column.
+`CREATE TABLE ... USING tailrace OPTIONS (...)` requests a schema from the source, with the options. A later SELECT
+passes it that schema, and no options at all. So the options are written into the metadata of the first column.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 METADATA_KEY = "tailrace.arguments"
-# A table's options come twice: as they are among its properties, and with this in front.
+# The options of a table appear twice among its properties: under their own names, and with this prefix.
 OPTION_PREFIX = "option."
 _TOPICS = ("subscribe", "subscribePattern", "assign")
 
 
 def is_table(options: Mapping[str, str]) -> bool:
-    """Whether a table is being created: Spark says for whom and with which format."""
+    """Return whether a table is being created: only then Spark passes its owner and provider."""
     return options.get("provider") is not None and options.get("owner") is not None
 
 
 def table_options(options: Mapping[str, str]) -> MutableMapping[str, str]:
-    """The options among the properties of a table: all others are for people and catalogs."""
+    """Return the options among the properties of a table; other properties are for people and catalogs."""
     found = CaseInsensitiveDict()
     for name in options:
         if name.lower().startswith(OPTION_PREFIX):
             found[name[len(OPTION_PREFIX) :]] = options[name]
     path = options.get("path")
     if path is not None:
-        # A table's LOCATION.
+        # The LOCATION of a table.
         found["path"] = path
     return found
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The same schema, with the options of a table in it."""
+    """Return the schema with the options of a table stored in it."""
     first, *others = schema.fields
     stored = {METADATA_KEY: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, stored), *others])
 
 
 def options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a query: its own, and where it names no topics those of the table that it reads."""
+    """Return the options of a query: its own, and if it names no topics those of the table that it reads."""
     if any(options.get(name) is not None for name in _TOPICS):
         return options
     for field in schema.fields:

@@ -1,0 +1,1 @@
+"""The local backend: a log in a directory, opened by this process."""
