@@ -56,7 +56,7 @@ __all__ = [
     "types",
 ]
 
-# Each name is imported when it is asked for first: a command line that prints its help needs none of them.
+# Each name is imported at its first use: a command line that prints its help needs none of them.
 _MODULES = {
     "Batch": "read.batch",
     "Consumer": "groups.consumer",

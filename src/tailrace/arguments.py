@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -29,12 +30,13 @@ _BYTES = {
 _DURATION_EXAMPLE = 'write seconds as a number, or "250ms", "30s", "10m", "2h", "7d"'
 _SIZE_EXAMPLE = 'write bytes as an integer, or "64MB" (10^6), "64MiB" (2^20)'
 _TIME_EXAMPLE = 'write an aware datetime, "2026-11-15T20:00Z", a date (midnight in UTC) or "-10m"'
+_TTL_EXAMPLE = 'write a time such as 60, "1h" or "30d", or "never"'
 _DURABLE_EXAMPLE = 'write True, False, or a time such as "50ms"'
 _NUMBER_CHARACTERS_MAX = 32
 
 
 def parse_duration(value: Duration, what: str = "duration") -> float:
-    """Seconds, never negative, from a number of seconds, a timedelta or "250ms" "30s" "10m" "2h" "7d" "1w"."""
+    """Return seconds, never negative, from a number of seconds, a timedelta or "250ms" "30s" "10m" "2h" "7d" "1w"."""
     if isinstance(value, str):
         seconds = _parse_duration_text(value, what)
     elif isinstance(value, bool):
@@ -59,8 +61,32 @@ def parse_duration(value: Duration, what: str = "duration") -> float:
     return seconds
 
 
+def parse_ttl(value: Duration, what: str = "ttl") -> int:
+    """Return the life of a record in microseconds; 0 for "never"."""
+    try:
+        # Every append of a program gives the same few.
+        return _known_ttl(value, what)
+    except TypeError:
+        return _parse_ttl(value, what)
+
+
+def _parse_ttl(value: Duration, what: str) -> int:
+    if value == "never":
+        return 0
+    if isinstance(value, str) and not value.strip()[:1].isdigit():
+        raise ValueError(f"{what}={value!r} is no time: {_TTL_EXAMPLE}.")
+    seconds = parse_duration(value, what)
+    if not limits.TTL_SECONDS_MIN <= seconds <= limits.TTL_SECONDS_MAX:
+        way = "short: the minimum is 1 ms" if seconds < limits.TTL_SECONDS_MIN else "long: the maximum is 50 years"
+        raise ValueError(f"{what}={value!r} is too {way}; {_TTL_EXAMPLE}.")
+    return round(seconds * 1e6)
+
+
+_known_ttl = lru_cache(maxsize=64, typed=True)(_parse_ttl)
+
+
 def parse_size(value: Size, what: str = "size") -> int:
-    """Bytes, never negative, from an integer, "64MB" (10^6) or "64MiB" (2^20)."""
+    """Return bytes, never negative, from an integer, "64MB" (10^6) or "64MiB" (2^20)."""
     if isinstance(value, str):
         size = _parse_size_text(value, what)
     else:
@@ -73,7 +99,7 @@ def parse_size(value: Size, what: str = "size") -> int:
 
 
 def parse_durable(value: Durable) -> float | None:
-    """0.0: on disk on return; a number: on disk within so many seconds; None: not asked for."""
+    """Return 0.0 for on disk on return, a number for on disk within that many seconds, None for neither."""
     if value is True:
         return 0.0
     if value is False:
@@ -90,14 +116,39 @@ def parse_durable(value: Durable) -> float | None:
 
 
 def parse_flag(value: Any, what: str) -> bool:
-    """A switch; nothing that merely counts as true or false, so that an argument in the wrong place is noticed."""
+    """Return a bool; raise TypeError for anything that merely counts as true or false, such as a misplaced argument."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {value!r}.")
     return value
 
 
+def parse_offsets(offsets: Any) -> list[tuple[int, int]]:
+    """Return an offset, or several in any order, as sorted ranges from the first to the last, exclusive."""
+    if isinstance(offsets, range) and offsets.step == 1:
+        if not offsets:
+            return []
+        return [(parse_count(offsets.start, "offsets"), parse_count(offsets[-1], "offsets") + 1)]
+    if isinstance(offsets, (str, bytes, bytearray, memoryview, Mapping)):
+        raise TypeError(f"offsets must be an integer or several of them, not {type(offsets).__name__}.")
+    many = [*offsets] if isinstance(offsets, Iterable) else [offsets]
+    if {*map(type, many)} != {int} or min(many) < 0:
+        many = [parse_count(each, "offsets") for each in many]
+    many = sorted({*many})
+    after = [offset + 1 for offset in many]
+    if {*after}.isdisjoint(many):
+        # No two of them are one range.
+        return [*zip(many, after, strict=True)]
+    ranges: list[tuple[int, int]] = []
+    for offset in many:
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
+        else:
+            ranges.append((offset, offset + 1))
+    return ranges
+
+
 def parse_time(value: Any, what: str = "time", *, now_us: int | None = None) -> int:
-    """Microseconds since 1970 in UTC, from an aware datetime, ISO text with a zone, "-10m", or microseconds.
+    """Return microseconds since 1970 in UTC, from an aware datetime, ISO text with a zone, "-10m", or microseconds.
 
     A date, as an object or as "2026-11-15", is the midnight in UTC at which it begins.
     """
@@ -122,22 +173,22 @@ def parse_time(value: Any, what: str = "time", *, now_us: int | None = None) -> 
 
 
 class StartPoint(NamedTuple):
-    """Where a read begins or stops: `value` is the time in microseconds or the offset, `offsets` the mapping."""
+    """Where a read starts or stops: `value` is the time in microseconds or the offset, `offsets` the mapping."""
 
-    kind: Literal["earliest", "latest", "time", "offset", "offsets"]
+    kind: Literal["earliest", "latest", "active", "time", "offset", "offsets"]
     value: int = 0
     offsets: Mapping[int, int] = {}
 
 
 def parse_start(value: Start, what: str = "start", *, now_us: int | None = None) -> StartPoint:
-    """A start or a stop, from "earliest", "latest", a time, an offset, or offsets by partition."""
+    """Parse a start or a stop from "earliest", "latest", "active", a time, an offset, or offsets by partition."""
     example = (
-        '"earliest", "latest", an offset, {partition: offset}, an aware datetime, "2026-11-15T20:00Z", '
+        '"earliest", "latest", "active", an offset, {partition: offset}, an aware datetime, "2026-11-15T20:00Z", '
         'a date (midnight in UTC) or "-10m"'
     )
     if isinstance(value, str):
-        if value == "earliest" or value == "latest":
-            return StartPoint(cast('Literal["earliest", "latest"]', value))
+        if value in ("earliest", "latest", "active"):
+            return StartPoint(cast('Literal["earliest", "latest", "active"]', value))
         if value.isdecimal() and value.isascii() and len(value) <= _NUMBER_CHARACTERS_MAX:
             return StartPoint("offset", _check_offset(int(value), what))
         if not value or value[0] not in "-0123456789":
@@ -159,7 +210,7 @@ def parse_start(value: Start, what: str = "start", *, now_us: int | None = None)
 
 
 def parse_last(value: Any) -> int | float:
-    """How much of the end to read: an int is a count of records, a float is seconds."""
+    """Parse how much of the end to read: an int is a count of records, a float is seconds."""
     example = 'write a count as an integer, or a time as "1h" or a timedelta'
     if isinstance(value, str):
         if value.isdecimal():
@@ -178,7 +229,7 @@ def parse_last(value: Any) -> int | float:
 
 
 def parse_count(value: Any, what: str, *, minimum: int = 0, maximum: int = limits.OFFSET_MAX) -> int:
-    """An integer argument within its bounds: a limit, a partition, an offset."""
+    """Return an integer argument within its bounds: a limit, a partition, an offset."""
     count = _parse_integer(value, what, "write an integer")
     if not minimum <= count <= maximum:
         bounds = f"from {minimum} to {maximum}" if maximum < limits.OFFSET_MAX else f"from {minimum}"
@@ -187,7 +238,7 @@ def parse_count(value: Any, what: str, *, minimum: int = 0, maximum: int = limit
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people, in three digits and the largest unit that fits: "250ms", "1.5h"."""
+    """Return a duration for people, in three digits and the largest unit that fits: "250ms", "1.5h"."""
     for unit in ("d", "h", "m", "s", "ms"):
         if seconds >= _SECONDS[unit] * 0.9995:
             return f"{_three_digits(seconds / _SECONDS[unit])}{unit}"
@@ -195,7 +246,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size: int) -> str:
-    """A size for people, in three digits and binary units: "1.5 MiB" without the space."""
+    """Return a size for people, in three digits and binary units: "1.5MiB"."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size >= _BYTES[unit] * 0.9995:
             return f"{_three_digits(size / _BYTES[unit])}{unit}"
@@ -203,7 +254,7 @@ def format_size(size: int) -> str:
 
 
 def exact_duration(seconds: float) -> str:
-    """A duration as text that parse_duration() reads back, exact to the microsecond."""
+    """Return a duration as text that parse_duration() reads back, exact to the microsecond."""
     microseconds = round(seconds * 1e6)
     for unit in ("d", "h", "m", "s", "ms"):
         if microseconds % _MICROSECONDS[unit] == 0:
@@ -241,7 +292,7 @@ def _check_time(time_us: int, what: str) -> int:
 
 
 def _split_number(text: str, what: str, example: str) -> tuple[str, str]:
-    """The leading decimal number and the unit after it."""
+    """Return the leading decimal number and the unit after it."""
     stripped = text.strip()
     if not stripped:
         raise ValueError(f"The {what} is empty: {example}.")
@@ -261,7 +312,7 @@ def _parse_duration_text(text: str, what: str) -> float:
         raise ValueError(f"The {what} {text!r} has no unit: write {number + 's'!r} for seconds, or ms, m, h, d, w.")
     if unit not in _MICROSECONDS:
         raise ValueError(f"The {what} {text!r} has the unknown unit {unit!r}: the units are us, ms, s, m, h, d, w.")
-    # Whole microseconds first, so that "50ms" and 0.05 are the same float.
+    # Rounded to whole microseconds first, so that "50ms" and 0.05 are the same float.
     return round(float(number) * _MICROSECONDS[unit]) / 1e6
 
 
@@ -303,7 +354,7 @@ def _parse_time_text(text: str, what: str, now_us: int | None) -> int:
 
 
 def _is_date(text: str) -> bool:
-    """Whether a text that is a time is a day alone, in the form that cannot be taken for an offset."""
+    """Return whether a text that is a time is a day alone, in the form that cannot be taken for an offset."""
     return len(text) == 10 and text[4] == "-" == text[7]
 
 

@@ -6,8 +6,8 @@ TailraceError
  +- DataError: CorruptionError
  +- TopicError: TopicNotFoundError (also LookupError), TopicExistsError, SettingsMismatchError, InvalidNameError,
  |              RecordTooLargeError
- +- PositionError: OffsetOutOfRangeError, OffsetMismatchError
- +- OwnershipError: PartitionLostError, GroupNotFoundError (also LookupError), GroupBusyError
+ +- PositionError: OffsetOutOfRangeError < RecordGoneError, OffsetMismatchError
+ +- OwnershipError: PartitionLostError, GroupNotFoundError (also LookupError), GroupBusyError, ImmutableError
  +- StorageError (also OSError): DiskFullError, DurabilityError, CommittedNotVisibleError
  +- LimitError, BusyError, MissingExtraError
 
@@ -101,7 +101,7 @@ class ClosedError(OpenError):
     """The handle was closed before this call."""
 
     code = "closed"
-    hint = "What was appended before the close is on disk; open the log again to go on."
+    hint = "What was appended before the close is on disk; open the log again to continue."
 
 
 class ForkedError(OpenError):
@@ -129,7 +129,7 @@ class RecoveryNeededError(OpenError):
 
 
 class DataError(TailraceError):
-    """Stored data cannot be given back as it was written."""
+    """Stored data cannot be returned as it was written."""
 
     code = "data"
 
@@ -137,7 +137,7 @@ class DataError(TailraceError):
 class CorruptionError(DataError):
     """Stored bytes are damaged: the records `first` to `last` (inclusive) of one partition cannot be read.
 
-    `repaired` says that a repair has given them up already, so that nothing is left to be repaired.
+    `repaired` says that a repair has given them up already, so that nothing is left to repair.
     """
 
     code = "corruption"
@@ -209,7 +209,7 @@ class TopicExistsError(TopicError):
 
 
 class SettingsMismatchError(TopicError):
-    """The settings asked for are not those of the topic; `diff` maps each name to (have, want)."""
+    """The requested settings are not those of the topic; `diff` maps each name to (have, want)."""
 
     code = "settings-mismatch"
     hint = "The topic was not changed; give it these settings with topic(..., alter=True), or open it without settings."
@@ -249,7 +249,7 @@ class RecordTooLargeError(TopicError):
 
 
 class PositionError(TailraceError):
-    """An offset is not where the caller thinks it is."""
+    """An offset is not what the caller expected."""
 
     code = "position"
 
@@ -268,6 +268,25 @@ class OffsetOutOfRangeError(PositionError):
         self.latest = latest
 
 
+class RecordGoneError(OffsetOutOfRangeError):
+    """The partition had a record at this offset, which is hidden or removed; `reason` is "expired" or "deleted"."""
+
+    code = "record-gone"
+    hint = "Nothing was skipped; the records before and after it can be read, see Topic.read()."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        earliest: int | None = None,
+        latest: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, earliest=earliest, latest=latest, hint=hint)
+        self.reason = reason
+
+
 class OffsetMismatchError(PositionError):
     """The record would not have got the offset that `expect_offset=` named, so it was not written."""
 
@@ -283,7 +302,7 @@ class OffsetMismatchError(PositionError):
 
 
 class OwnershipError(TailraceError):
-    """Something belongs to somebody else, or to nobody."""
+    """A partition or a group that is not the caller's: another member owns it, or it does not exist."""
 
     code = "ownership"
 
@@ -294,7 +313,7 @@ class PartitionLostError(OwnershipError):
     code = "partition-lost"
     hint = (
         "Nothing of this call was stored, and the new owner reads on from the last stored cursor; "
-        "go on reading to join the group again."
+        "read again to join the group."
     )
 
     def __init__(
@@ -334,12 +353,26 @@ class GroupBusyError(OwnershipError):
         self.members = members
 
 
+class ImmutableError(OwnershipError):
+    """A record was to be deleted from a topic that is not mutable."""
+
+    code = "immutable"
+    hint = (
+        "Nothing was deleted; copy the records to a topic created with mutable=True, "
+        "or remove the oldest ones with Topic.trim()."
+    )
+
+    def __init__(self, message: str, *, topic: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.topic = topic
+
+
 class StorageError(TailraceError, OSError):
     """The operating system refused a read or a write; `errno` and `path` say which."""
 
     code = "storage"
     hint = "What was acknowledged before is unharmed; look at the disk and its permissions, then try again."
-    # What is to be done before the same is tried again.
+    # What to do before trying again.
     remedy: str = "look at the disk and its permissions"
 
     def __init__(
@@ -359,7 +392,7 @@ class DiskFullError(StorageError):
     """There is no room for the write."""
 
     code = "disk-full"
-    hint = "Nothing of this call was kept and reading goes on; free some space, then try again."
+    hint = "Nothing of this call was kept and reading still works; free some space, then try again."
     remedy = "free some space"
 
 
@@ -368,7 +401,7 @@ class DurabilityError(StorageError):
 
     code = "durability"
     hint = (
-        "Nothing of this call was acknowledged and reading goes on; check the disk, "
+        "Nothing of this call was acknowledged and reading still works; check the disk, "
         "then see what to do with: tailrace doctor"
     )
 

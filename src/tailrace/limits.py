@@ -20,7 +20,7 @@ TIME_US_MAX = 10**17
 FRAME_BYTES_TARGET = MIB
 FRAME_RECORDS_MAX = 65_536
 FRAME_BODY_BYTES_MAX = 128 * MIB
-# The note in a placeholder for lost records, and the offsets that one of them stands for.
+# The note in a placeholder for lost records, and the number of offsets that one of them covers.
 LOST_BYTES_MAX = 4 * KIB
 LOST_SPAN_MAX = 1 << 31
 
@@ -36,16 +36,22 @@ SEGMENT_RETAIN_FRACTION = 8
 INDEX_ENTRIES_MAX = 1 << 20
 # Indexes of sealed segments that a process keeps in memory.
 SEGMENT_INDEXES_MAX = 1_024
+# Sealed segments whose facts a process keeps in memory, 80 bytes each; a partition counts for 16 more.
+SEGMENT_FACTS_MAX = 262_144
 # Zeros written ahead of a synced write, so that its sync commits no metadata.
 ZEROS_AHEAD_BYTES_MAX = MIB
 
-# Retention: a shorter time, or less than the smallest segment, is a slip.
+# The life of a record that expires: the format holds times up to the year 2106.
+TTL_SECONDS_MIN = 0.001
+TTL_SECONDS_MAX = 50 * 365.25 * 86_400
+
+# Retention: a shorter time, or less than the smallest segment, is a mistake.
 RETAIN_SECONDS_MIN = 0.001
 RETAIN_BYTES_MIN = SEGMENT_BYTES_MIN
 
 # Names.
 TOPIC_NAME_BYTES_MAX = 255
-# The topic of a group is named after it, behind a prefix of eight bytes.
+# The topic of a group is named after it, with a prefix of eight bytes.
 GROUP_NAME_BYTES_MAX = TOPIC_NAME_BYTES_MAX - 8
 # A byte takes up to three characters when escaped, and a file name holds 255.
 NAMESPACE_NAME_BYTES_MAX = 85
@@ -60,7 +66,7 @@ SLOTS_MAX = 1_048_576
 PARTICIPANTS_MAX = 256
 INLINE_BYTES_MAX = 8 * MIB
 ADOPT_BYTES_MIN = MIB
-# Staged segments for one partition that are at least so large are adopted one by one; smaller ones become one.
+# Staged segments for one partition of at least this size are adopted one by one; smaller ones become one.
 ADOPT_ALONE_BYTES_MIN = 4 * MIB
 GROUP_BYTES_MAX = GIB
 
@@ -69,7 +75,7 @@ JOURNAL_BYTES_DEFAULT = 32 * MIB
 JOURNAL_BYTES_MIN = 16 * KIB
 JOURNAL_BYTES_MAX = GIB
 
-# Producers and keyless records: a record without a key stays where the last one went for so much or so long.
+# Producers and keyless records: records without a key stay on one partition for this many bytes or microseconds.
 PRODUCER_BUFFER_BYTES_MAX = GROUP_BYTES_MAX // 2
 STICKY_BYTES_MAX = MIB
 STICKY_US_MAX = 10_000
@@ -77,7 +83,7 @@ STICKY_US_MAX = 10_000
 # JSON values nested deeper are not turned into columns: the parser crashes on very deep ones.
 JSON_NESTING_MAX = 128
 
-# Writing processes that statistics are kept of.
+# Writing processes for which statistics are kept.
 STATS_PAGES_MAX = 1_024
 
 # Arguments: a hundred years is longer than any wait or age that makes sense.

@@ -15,10 +15,12 @@ from tailrace.limits import (
 
 # The file that makes a directory a log.
 IDENTITY_NAME = "tailrace.json"
-# What the names of segments end with that wait for the commit which adopts them.
+# Suffix of segments that wait for the commit which adopts them.
 STAGED_SUFFIX = ".staged"
+REWRITE_SUFFIX = ".rewrite"
 INTERNAL_PREFIX = "__"
 GROUP_PREFIX = "__group."
+MARKS_PREFIX = "__marks."
 _ESCAPE_KEEPS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _READABLE_KEEPS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 _HEXADECIMAL = frozenset(b"0123456789ABCDEF")
@@ -27,7 +29,7 @@ _CONTROLS = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029
 
 
 def validate_topic_name(name: str, *, internal: bool = False) -> str:
-    """The name itself when a topic may have it: levels parted by single dots, 1 to 255 bytes of UTF-8."""
+    """Return the name if a topic may have it: levels separated by single dots, 1 to 255 bytes of UTF-8."""
     _check_text(name, "topic name", TOPIC_NAME_BYTES_MAX)
     if name.startswith(INTERNAL_PREFIX) and not internal:
         raise InvalidNameError(f"The topic name {name!r} begins with two underscores, which marks internal topics.")
@@ -47,13 +49,13 @@ def validate_topic_name(name: str, *, internal: bool = False) -> str:
     return name
 
 
-def validate_pattern(text: str) -> str:
-    """The pattern itself: levels of a topic's name of which some are *, or which end in ... for the rest."""
+def validate_pattern(text: str, *, internal: bool = False) -> str:
+    """Return a valid pattern: levels of a topic's name of which some are *, or which end in ... for the rest."""
     _check_text(text, "pattern", TOPIC_NAME_BYTES_MAX)
-    if text.startswith(INTERNAL_PREFIX):
+    if text.startswith(INTERNAL_PREFIX) and not internal:
         raise InvalidNameError(f"The pattern {text!r} begins with two underscores, which marks internal topics.")
     _check_stars(text, "pattern")
-    # `a....` is read as `a...`: the levels a, and what follows behind a dot.
+    # `a....` is read as `a...`: the level a, and what follows after a dot.
     levels = text.removesuffix("...").removesuffix(".") if text.endswith("...") else text
     if "..." in levels:
         raise InvalidNameError(f"The pattern {text!r} has ... before its end, where it stands for what follows.")
@@ -65,15 +67,16 @@ def validate_pattern(text: str) -> str:
 
 
 def validate_match(text: str, what: str) -> str:
-    """The text itself when it can select topics: a name or a pattern, of topics that need not be there."""
+    """Return the text if it can select topics: a name or a pattern, of topics that need not exist."""
     if not isinstance(text, str):
         raise TypeError(f'{what} must be a str, not {type(text).__name__}: write "orders.*", or "..." for all.')
     _check_stars(text, "pattern")
-    return text
+    # A text that no topic can match is refused, or a mistake in it would look as if there were no such topics.
+    return validate_pattern(text, internal=True) if is_pattern(text) else validate_topic_name(text, internal=True)
 
 
 def validate_namespace_name(name: str) -> str:
-    """The name itself when a namespace may have it: 1 to 85 bytes of UTF-8 without control characters."""
+    """Return the name if a namespace may have it: 1 to 85 bytes of UTF-8 without control characters."""
     try:
         _check_text(name, "namespace name", NAMESPACE_NAME_BYTES_MAX)
     except InvalidNameError as error:
@@ -86,7 +89,7 @@ def validate_namespace_name(name: str) -> str:
 
 
 def validate_group_name(name: str) -> str:
-    """The name itself when a group may have it: what a topic may be called, 1 to 247 bytes of UTF-8."""
+    """Return the name if a group may have it: a valid topic name of 1 to 247 bytes of UTF-8."""
     try:
         _check_text(name, "group name", GROUP_NAME_BYTES_MAX)
         return validate_topic_name(name)
@@ -100,39 +103,50 @@ def validate_group_name(name: str) -> str:
 
 
 def group_topic(group: str) -> str:
-    """The internal topic of a group."""
+    """Return the internal topic of a group."""
     return GROUP_PREFIX + group
 
 
 def group_of(topic: str) -> str | None:
-    """The group whose internal topic this is; None when it is another topic."""
+    """Return the group whose internal topic this is; None for another topic."""
     return topic.removeprefix(GROUP_PREFIX) if topic.startswith(GROUP_PREFIX) else None
 
 
+def marks_topic(topic_id: int) -> str:
+    """Return the internal topic with the removed offsets of a topic."""
+    return f"{MARKS_PREFIX}{topic_id}"
+
+
+def marked_topic(name: str) -> int | None:
+    """Return the id of the topic whose removed offsets an internal topic holds; None for another topic."""
+    number = name.removeprefix(MARKS_PREFIX)
+    return int(number) if number != name and number.isdecimal() else None
+
+
 def is_internal(name: str) -> bool:
-    """Whether the name is one of Tailrace's own topics, which users never see."""
+    """Return whether the name is one of Tailrace's own topics, which users never see."""
     return name.startswith(INTERNAL_PREFIX)
 
 
 def readable(name: str) -> str:
-    """The part of a topic's directory name that is there for people (docs/format.md section 1)."""
+    """Return the readable part of a topic's directory name (docs/format.md section 1)."""
     return "".join(filter(_READABLE_KEEPS.__contains__, name))[:READABLE_NAME_CHARACTERS_MAX]
 
 
 def topic_directory(topic_id: int, name: str) -> str:
-    """The directory of a topic under topics/: "0000000a-orders"."""
+    """Return the directory of a topic under topics/: "0000000a-orders"."""
     if not 0 < topic_id <= TOPIC_ID_MAX:
         raise ValueError(f"The topic id {topic_id} is out of range: ids go from 1 to {TOPIC_ID_MAX}.")
     return f"{topic_id:08x}-{readable(name)}"
 
 
 def escape(name: str) -> str:
-    """The directory of a namespace: a form that stays distinct where upper and lower case are the same."""
+    """Return the directory of a namespace: a form that stays distinct on file systems that ignore case."""
     return "".join(chr(byte) if byte in _ESCAPE_KEEPS else f"%{byte:02X}" for byte in name.encode("utf-8"))
 
 
 def unescape(escaped: str) -> str:
-    """The namespace of a directory; ValueError for a name that escape() does not write."""
+    """Return the namespace of a directory; raise ValueError for a name that escape() does not write."""
     try:
         source = escaped.encode("ascii")
         plain = bytearray()
@@ -156,12 +170,12 @@ def unescape(escaped: str) -> str:
 
 
 def is_pattern(text: object) -> bool:
-    """Whether it is a text with a level * or with ... at its end, so that it stands for many topics."""
+    """Return whether it is a text with a level * or with ... at its end, so that it matches many topics."""
     return isinstance(text, str) and (text.endswith("...") or "*" in text.split("."))
 
 
 def match(pattern: str, name: str) -> bool:
-    """Whether a pattern covers a name: * is one level, a final ... is the rest, be it nothing."""
+    """Return whether a pattern covers a name: * is one level, a final ... is the rest, which may be empty."""
     prefix, rest = (pattern[:-3], True) if pattern.endswith("...") else (pattern, False)
     if rest and not prefix:
         return True
@@ -173,7 +187,7 @@ def match(pattern: str, name: str) -> bool:
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that the name is most likely a slip of, if any is near."""
+    """Return the candidate that the name is most likely a misspelling of, if any is near."""
     known = sorted(set(candidates) - {name})
     folded = name.casefold()
     for candidate in known:
@@ -186,7 +200,7 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def topic_not_found(name: str, candidates: Iterable[str] = ()) -> TopicNotFoundError:
-    """The error for a topic that does not exist, with the nearest name that does."""
+    """Return the error for a topic that does not exist, with the nearest name that does."""
     suggestion = did_you_mean(name, (candidate for candidate in candidates if not is_internal(candidate)))
     question = "" if suggestion is None else f": did you mean {suggestion!r}?"
     return TopicNotFoundError(
@@ -197,7 +211,7 @@ def topic_not_found(name: str, candidates: Iterable[str] = ()) -> TopicNotFoundE
 
 
 def _check_stars(text: str, what: str) -> None:
-    """Refuse a * that is not a whole level: it would be taken for a letter and match nothing."""
+    """Raise InvalidNameError for a * that is not a whole level: it would match nothing."""
     if any("*" in level and level != "*" for level in text.removesuffix("...").split(".")):
         raise InvalidNameError(
             f"The {what} {text!r} has * inside of a level: * stands for a whole level, as in 'sensors.*', "

@@ -1,6 +1,6 @@
-"""The pytest plugin: a log of its own for a test, a clock that can be set, and a disk that fails on demand.
+"""The pytest plugin: fixtures for a log, a clock that can be set, and a disk that fails on demand.
 
-Nothing is imported before a test asks for it, since pytest loads this in every run.
+Nothing is imported before a test uses a fixture, since pytest loads this in every run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def _tailrace_steering() -> Iterator[Steering]:
-    """One file layer for the whole test, so that the fixtures below act on the same logs."""
+    """Provide one file layer for the whole test, so that the fixtures below act on the same logs."""
     from tailrace.testing import steered
 
     with steered() as steering:
@@ -28,32 +28,32 @@ def _tailrace_steering() -> Iterator[Steering]:
 
 @pytest.fixture
 def tailrace_log(tmp_path: Path, _tailrace_steering: Steering) -> Iterator[Log]:
-    """An open log in tmp_path / "log", closed after the test."""
+    """Provide an open log in tmp_path / "log", closed after the test."""
     import tailrace
     from tailrace.errors import TailraceError
 
     with pytest.MonkeyPatch.context() as patch:
-        # The log of a test is not the one that the shell around it works with.
+        # The environment of the shell must not choose the namespace of a test.
         patch.delenv("TAILRACE_NAMESPACE", raising=False)
         log = tailrace.open(tmp_path / "log")
     yield log
-    # What the test did not get to must not hit the close.
+    # Planned faults that did not fire must not hit the close.
     _tailrace_steering.faults.clear()
     try:
         log.close()
     except TailraceError:
-        # What fired may have left a partition that cannot be brought to disk any more.
+        # A fault that fired may have left a partition that cannot be synced any more.
         if not _tailrace_steering.faults.fired:
             raise
 
 
 @pytest.fixture
 def tailrace_clock(_tailrace_steering: Steering) -> Clock:
-    """The time of day as logs of this test see it; it runs with the real one until it is moved."""
+    """Provide the clock of the logs of this test; it runs with the real one until it is moved."""
     return _tailrace_steering.clock
 
 
 @pytest.fixture
 def tailrace_faults(_tailrace_steering: Steering) -> Faults:
-    """Failures of the disk under the logs of this test, and processes that are killed at a named point."""
+    """Provide faults for the disk under the logs of this test, and processes that are killed at a named point."""
     return _tailrace_steering.faults

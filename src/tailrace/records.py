@@ -19,7 +19,7 @@ _VALUE_LENGTH = Struct("<I")
 
 
 class Position(NamedTuple):
-    """Where a record stands in its topic; unpacks as (partition, offset)."""
+    """The partition and the offset of a record in its topic; unpacks as (partition, offset)."""
 
     partition: int
     offset: int
@@ -49,7 +49,7 @@ class Record(NamedTuple):
         return self.value.decode("utf-8")
 
     def json(self) -> Any:
-        """The value parsed as JSON."""
+        """Return the value parsed as JSON."""
         if self.value is None:
             raise ValueError(f"{self._where()} is a tombstone: its value is None and has no JSON.")
         import json
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Headers(Mapping[str, bytes]):
-    """The headers of one record, in the order written; a name that repeats gives its last value."""
+    """The headers of one record, in the order written; a repeated name gives its last value."""
 
     __slots__ = ("_items", "_last")
 
@@ -82,7 +82,7 @@ class Headers(Mapping[str, bytes]):
         return len(self._last)
 
     def multi_items(self) -> list[tuple[str, bytes]]:
-        """Every (name, value) in the order written, repeated names included."""
+        """Return every (name, value) in the order written, repeated names included."""
         return list(self._items)
 
     def __eq__(self, other: object) -> bool:
@@ -108,7 +108,7 @@ EMPTY_HEADERS = Headers()
 
 
 def encode_data(value: Data, what: str = "value") -> bytes:
-    """The bytes that are stored for a value, a key or a header value; `what` names it in the error."""
+    """Return the bytes that are stored for a value, a key or a header value; `what` names it in the error."""
     if type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -125,7 +125,7 @@ def encode_data(value: Data, what: str = "value") -> bytes:
 
 
 def encode_headers(headers: Mapping[str, Data] | None) -> bytes:
-    """The stored form of the headers (docs/format.md section 2), b"" for none; a Headers keeps its repeated names."""
+    """Return the stored form of headers (docs/format.md section 2), b"" for none; a Headers keeps repeated names."""
     if headers is None:
         return b""
     if isinstance(headers, Headers):
@@ -161,7 +161,7 @@ def encode_headers(headers: Mapping[str, Data] | None) -> bytes:
 
 
 def decode_headers(data: bytes | memoryview) -> Headers:
-    """The headers from their stored form; ValueError when the bytes are not that."""
+    """Parse headers from their stored form; raise ValueError if the bytes are not that."""
     if not data:
         return EMPTY_HEADERS
     stored = bytes(data)
@@ -184,7 +184,7 @@ def decode_headers(data: bytes | memoryview) -> Headers:
 
 
 def to_datetime(time_us: int) -> datetime:
-    """Microseconds since 1970 as an aware datetime in UTC, exactly; the nearest there is when no calendar has it."""
+    """Return microseconds since 1970 as an aware datetime in UTC, clipped to the range of datetime."""
     from datetime import UTC, datetime, timedelta
 
     try:

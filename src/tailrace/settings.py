@@ -1,9 +1,9 @@
-"""Settings: what a topic keeps in the catalog, and what a process may tune for itself."""
+"""Settings: those of a topic, kept in the catalog, and the tuning of a process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 from tailrace import limits
@@ -14,7 +14,9 @@ from tailrace.arguments import (
     parse_count,
     parse_durable,
     parse_duration,
+    parse_flag,
     parse_size,
+    parse_ttl,
 )
 from tailrace.errors import CorruptionError, SettingsMismatchError, VersionError
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TopicSettings(NamedTuple):
-    """The settings of one topic; only the partitioner is fixed for ever, and partitions only grow."""
+    """The settings of one topic; partitioner and mutable are fixed at creation, and partitions only grow."""
 
     partitions: int = 1
     partitioner: Literal["crc32", "murmur2"] = "crc32"
@@ -31,28 +33,32 @@ class TopicSettings(NamedTuple):
     durable: bool | float | None = None
     compress: Literal["none", "zstd", "lz4"] = "none"
     max_record_bytes: int = limits.VALUE_BYTES_MAX
-    # None: follows from retain_bytes; segment_bytes_of() says how.
+    # None: derived from retain_bytes by segment_bytes_of().
     segment_bytes: int | None = None
-    # Seconds after which a segment is closed, so that old records can be trimmed file by file; None: see retain.
+    # Seconds after which a segment is closed, so that old records can be trimmed file by file; None: derived from
+    # retain.
     segment_age: float | None = None
     # Seconds for which records are kept; "forever"; "read": until every group that reads the topic has read them.
     retain: float | Literal["forever", "read"] = "forever"
-    # Bytes of the whole topic above which the oldest segments go; None: no limit.
+    # Bytes of the whole topic above which the oldest segments are removed; None: no limit.
     retain_bytes: int | None = None
-    # What is due waits until all groups that read the topic have read it, or these groups.
+    # True: records that are due are kept until all groups that read the topic have read them; a tuple: these groups.
     keep_unread: bool | tuple[str, ...] = False
+    # Seconds after its append at which a record expires, unless the append says otherwise; "never": no record does by
+    # itself, and single ones may. None: no record of the topic was given a ttl yet, so none has to be looked for.
+    ttl: float | Literal["never"] | None = None
+    # Whether single records may be deleted.
+    mutable: bool = False
 
     @classmethod
     def from_user(cls, **given: Any) -> Self:
-        """The settings as a user gives them, checked; what is not given has its default."""
+        """Return the settings that a caller gives, checked; those not given have their default."""
         return cls(**_parse_settings(given))
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """The settings from their stored form; VersionError for one that this release does not know."""
-        unknown = sorted(set(stored) - set(cls._fields))
-        if unknown:
-            raise VersionError(f"The topic has the setting {unknown[0]!r}, which this version does not know.")
+        """Return the settings from their stored form; raise VersionError for a setting of a newer release."""
+        refuse_unknown(stored)
         try:
             return cls(**_parse_settings(stored))
         except (ValueError, TypeError, ArithmeticError) as error:
@@ -60,28 +66,30 @@ class TopicSettings(NamedTuple):
             raise CorruptionError(f"A setting of a topic in the catalog makes no sense: {error}", hint=hint) from error
 
     def to_json(self) -> dict[str, Any]:
-        """The stored form, which from_user() accepts as well."""
+        """Return the stored form, which from_user() accepts as well."""
         stored = self._asdict()
         if isinstance(self.durable, float):
             stored["durable"] = exact_duration(self.durable)
         if self.segment_age is not None:
             stored["segment_age"] = exact_duration(self.segment_age)
-        if isinstance(self.retain, float):
-            stored["retain"] = exact_duration(self.retain)
+        for name in ("retain", "ttl"):
+            if isinstance(stored[name], float):
+                stored[name] = exact_duration(stored[name])
         if isinstance(self.keep_unread, tuple):
             stored["keep_unread"] = [*self.keep_unread]
         return stored
 
     def to_user(self) -> Settings:
-        """The settings as Topic.settings shows them: of those that follow from others, what follows."""
+        """Return the settings as Topic.settings shows them, with the derived values filled in."""
         shown = self.to_json()
         shown["segment_bytes"] = segment_bytes_of(self.segment_bytes, self.retain_bytes)
         shown["segment_age"] = exact_duration(segment_age_of(self.segment_age, self.retain))
+        shown["ttl"] = shown["ttl"] or "never"
         return cast("Settings", shown)
 
     @property
     def derived(self) -> tuple[str, ...]:
-        """The settings that are not set, and that a limit of the topic makes less than they are by default."""
+        """The settings that are not set, and that a limit of the topic makes smaller than their default."""
         size, age = segment_bytes_of(None, self.retain_bytes), segment_age_of(None, self.retain)
         found = {
             "segment_bytes": self.segment_bytes is None and size < limits.SEGMENT_BYTES_DEFAULT,
@@ -90,13 +98,13 @@ class TopicSettings(NamedTuple):
         return tuple(name for name, follows in found.items() if follows)
 
     def diff(self, given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """What a user's settings ask for that differs: {name: (have, want)} as they are shown."""
+        """Return the given settings that differ: {name: (have, want)} as they are shown."""
         wanted: dict[str, Any] = {**self._replace(**_parse_settings(given)).to_user()}
         have: dict[str, Any] = {**self.to_user()}
         return {name: (have[name], wanted[name]) for name in given if have[name] != wanted[name]}
 
     def altered(self, **given: Any) -> Self:
-        """These settings with some changed; SettingsMismatchError for a change that no topic can make."""
+        """Return these settings with some changed; raise SettingsMismatchError for a change that no topic can make."""
         changes = self.diff(given)
         for name in sorted(FIXED & set(changes)):
             have, want = changes[name]
@@ -115,7 +123,7 @@ class TopicSettings(NamedTuple):
         return self._replace(**_parse_settings(given))
 
     def durability(self, default: float | None) -> float | None:
-        """The level of a write, as parse_durable() gives it, where `default` is the level of the handle."""
+        """Return the level of a write, as parse_durable() returns it; `default` is the level of the handle."""
         if self.durable is None:
             return default
         if isinstance(self.durable, bool):
@@ -123,11 +131,27 @@ class TopicSettings(NamedTuple):
         return self.durable
 
 
-FIXED = frozenset({"partitioner"})
+FIXED = frozenset({"partitioner", "mutable"})
+_KNOWN = frozenset(TopicSettings._fields)
+
+
+def unknown_settings(stored: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings of a topic that only a newer release knows, by name."""
+    return () if _KNOWN.issuperset(stored) else tuple(sorted(stored.keys() - _KNOWN))
+
+
+def refuse_unknown(stored: Mapping[str, Any]) -> None:
+    """Raise VersionError if a topic has a setting of a newer release: this release must not use the topic."""
+    if not _KNOWN.issuperset(stored):
+        unknown = unknown_settings(stored)[0]
+        raise VersionError(
+            f"The topic has the setting {unknown!r}, which only a newer version of Tailrace knows, so this one neither "
+            "reads nor writes it."
+        )
 
 
 def segment_bytes_of(given: int | None, retain_bytes: Any) -> int:
-    """When a segment is full: as set, else such that the segment being written is small beside what is kept."""
+    """Return the size of a full segment: as set, else a small fraction of what the topic keeps."""
     if given is not None or not isinstance(retain_bytes, int):
         return limits.SEGMENT_BYTES_DEFAULT if given is None else given
     share = retain_bytes // limits.SEGMENT_RETAIN_FRACTION
@@ -135,7 +159,7 @@ def segment_bytes_of(given: int | None, retain_bytes: Any) -> int:
 
 
 def segment_age_of(given: float | None, retain: Any) -> float:
-    """When a segment is old, in seconds: as set, else such that no record is kept for much longer than `retain`."""
+    """Return the age of a full segment in seconds: as set, else such that no record outlives `retain` by much."""
     if given is not None or not isinstance(retain, (int, float)):
         return limits.SEGMENT_AGE_SECONDS_DEFAULT if given is None else given
     share = retain / limits.SEGMENT_RETAIN_FRACTION
@@ -143,55 +167,78 @@ def segment_age_of(given: float | None, retain: Any) -> float:
 
 
 class Tuning(NamedTuple):
-    """What a process may set for itself at open; nothing of it is stored, except the size of a new journal file."""
+    """Limits that a process sets for itself at open; none of them is stored, except the size of a new journal file."""
 
-    # Bytes of a journal file; smaller ones are checkpointed more often.
+    # Bytes of a journal file; a smaller one is checkpointed more often.
     journal_bytes: int = limits.JOURNAL_BYTES_DEFAULT
     # Seconds between two rounds of the background flusher: the longest that a write with durable=False stays unsynced.
     flush_seconds: float = 0.5
     # Seconds after which a journal that holds anything is checkpointed.
     checkpoint_seconds: float = 60.0
-    # False: no thread is started, and every promise in time is kept by the calls themselves.
+    # False: no thread is started, and calls do the periodic work themselves.
     background: bool = True
     # Bytes of zeros written ahead of a durable append, so that most appends do not change the size of the file.
     zero_ahead_bytes: int = 128 * limits.KIB
-    # Partitions whose files this process keeps open at the same time.
+    # Partitions whose files this process keeps open at the same time; fewer under a low limit of descriptors.
     open_partitions_max: int = 256
-    # Seconds between two looks for records that retention lets go.
+    # Seconds between two checks for records that retention removes.
     vacuum_seconds: float = 5.0
-    # From this size on, what a commit writes to a partition becomes a segment of its own instead of a journal entry.
+    # From this size on, the records of a commit in a partition become a segment of their own instead of a journal
+    # entry.
     adopt_bytes_min: int = limits.ADOPT_BYTES_MIN
     # From this size on, a segment that bulk work staged is adopted as it is; smaller ones are combined.
     adopt_alone_bytes_min: int = limits.ADOPT_ALONE_BYTES_MIN
-    # Bytes of a catalog segment, and the bytes a topic adds to it, before a snapshot begins another.
+    # Bytes of a catalog segment, and the bytes added for each topic, before a snapshot starts another segment.
     catalog_segment_bytes: int = limits.MIB
     catalog_topic_bytes: int = 1_024
     # Zeros ahead of the catalog's last record, for the records that free space on a full disk.
     catalog_ahead_bytes: int = 64 * limits.KIB
     # The part of these zeros that a trim on a full disk uses for the empty segment after the one that it removes.
     catalog_lent_bytes: int = 16 * limits.KIB
-    # With less than this free, no new catalog segment is begun for such a record.
+    # With fewer bytes free, no new catalog segment is started for such a record.
     catalog_free_bytes_min: int = limits.MIB
-    # Records of a group's own topic, and of the topic of applied batches, before a snapshot takes their place.
+    # Records of a group's own topic, and of the topic of applied batches, before a snapshot replaces them.
     group_records_max: int = 8_192
     applied_records_max: int = 4_096
+    # Records of the marks of a topic before a snapshot replaces them.
+    mark_records_max: int = 65_536
+    # Bytes of a segment of these topics.
+    state_segment_bytes: int = limits.MIB
+    # Seconds without a poll after which a member gets no free partition: the other members take its share.
+    answer_seconds: float = 1.0
 
 
-# What every log that this process opens begins with.
+# The default tuning of every log that this process opens.
 TUNING = Tuning()
 JOURNAL_VARIABLE = "TAILRACE_JOURNAL_BYTES"
+# A partition that is open for writing has its lock and its newest segment open.
+_PARTITION_DESCRIPTORS = 2
 
 
 def process_tuning() -> Tuning:
-    """The tuning of a log that this process opens, with what the environment says."""
+    """Return the tuning of a log that this process opens, with the values of the environment and its limits."""
+    tuning = TUNING._replace(open_partitions_max=_open_partitions_max(TUNING.open_partitions_max))
     journal = os.environ.get(JOURNAL_VARIABLE)
     if not journal:
-        return TUNING
+        return tuning
     size = parse_size(journal, JOURNAL_VARIABLE)
     least, most = limits.JOURNAL_BYTES_MIN, limits.JOURNAL_BYTES_MAX
     if not least <= size <= most:
         raise ValueError(f"{JOURNAL_VARIABLE}={journal!r} is out of range: write {least} to {most} bytes.")
-    return TUNING._replace(journal_bytes=size)
+    return tuning._replace(journal_bytes=size)
+
+
+def _open_partitions_max(most: int) -> int:
+    """Return how many partitions may be open so that they take half of this process's descriptors, and at most `most`.
+
+    The other half is for its readers, for other logs and for the files of the program itself.
+    """
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, soft // 2 // _PARTITION_DESCRIPTORS))
 
 
 def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +251,7 @@ def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "compress":
             parsed[name] = _parse_choice(value, name, ("none", "zstd", "lz4"))
         elif name == "durable":
-            # "0s" asks for what True asks for, and is kept as such.
+            # "0s" means the same as True, and is stored as True.
             parsed[name] = value if value is None or value is False else parse_durable(value) or True
         elif name == "max_record_bytes":
             parsed[name] = _parse_bounded_size(value, name, 1, limits.VALUE_BYTES_MAX)
@@ -217,12 +264,10 @@ def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             if parsed[name] < limits.SEGMENT_AGE_SECONDS_MIN:
                 shortest = format_duration(limits.SEGMENT_AGE_SECONDS_MIN)
                 raise ValueError(f"segment_age={value!r} is too short: the minimum is {shortest}.")
-        elif name == "retain":
-            parsed[name] = _parse_retain(value)
-        elif name == "retain_bytes":
-            parsed[name] = _parse_retain_bytes(value)
-        elif name == "keep_unread":
-            parsed[name] = _parse_keep_unread(value)
+        elif name in _PARSERS:
+            parsed[name] = _PARSERS[name](value)
+        elif name == "ttl":
+            parsed[name] = None if value is None else parse_ttl(value) / 1e6 or "never"
         else:
             raise TypeError(_unknown_setting(name))
     return parsed
@@ -265,8 +310,16 @@ def _parse_keep_unread(value: Any) -> bool | tuple[str, ...]:
         raise ValueError(f"keep_unread={value!r} names no group: {example}.")
     from tailrace.names import validate_group_name
 
-    # In order, so that the same groups named otherwise are the same setting.
+    # Sorted, so that the same groups in another order are the same setting.
     return tuple(sorted({validate_group_name(name) for name in value}))
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "retain": _parse_retain,
+    "retain_bytes": _parse_retain_bytes,
+    "keep_unread": _parse_keep_unread,
+    "mutable": lambda value: parse_flag(value, "mutable"),
+}
 
 
 def _unknown_setting(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The shared argument types, and the small results that calls give back."""
+"""The shared argument types, and the small results that calls return."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 Data: TypeAlias = bytes | bytearray | memoryview | str
 Duration: TypeAlias = Union[float, "timedelta", str]
 Size: TypeAlias = int | str
-Start: TypeAlias = Union[Literal["earliest", "latest"], "datetime", "date", str, int, Mapping[int, int]]
+Start: TypeAlias = Union[Literal["earliest", "latest", "active"], "datetime", "date", str, int, Mapping[int, int]]
 Durable: TypeAlias = Union[bool, "timedelta", str]
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
 
 class Settings(TypedDict, total=False):
-    """The settings of a topic; the partitioner is fixed at creation, partitions may grow, the rest may change."""
+    """The settings of a topic; partitioner and mutable are fixed at creation, partitions may grow."""
 
     partitions: int
     partitioner: Literal["crc32", "murmur2"]
@@ -30,12 +30,14 @@ class Settings(TypedDict, total=False):
     retain: Duration | Literal["forever", "read"]
     retain_bytes: Size | None
     keep_unread: bool | Sequence[str]
+    ttl: Duration
+    mutable: bool
 
 
 class SettingInfo(NamedTuple):
-    """A setting for people: its default as a topic shows it, the form and the meaning of what is written for it.
+    """A setting for people: its default as a topic shows it, and the form and the meaning of its value.
 
-    `words` are texts that stand for another value. With `listed`, any other text is a list of names.
+    `words` are texts that mean another value. With `listed`, any other text is a list of names.
     """
 
     default: Any
@@ -67,6 +69,8 @@ SETTINGS: Mapping[str, SettingInfo] = {
     "keep_unread": SettingInfo(
         False, "yes|no|GROUP,..", "Keep what groups have not read: of all of them, or of these", _SWITCH, True
     ),
+    "ttl": SettingInfo("never", "TIME|never", "When a record expires, counted from its append, such as 1h"),
+    "mutable": SettingInfo(False, "yes|no", "Whether single records may be deleted; fixed at creation", _SWITCH),
 }  # fmt: skip
 
 
@@ -82,7 +86,7 @@ class Bounds(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far behind: records not read yet, and the age in seconds of the oldest of them; also by partition."""
+    """The lag: records not read yet, and the age in seconds of the oldest of them; also by partition."""
 
     records: int
     seconds: float
@@ -109,7 +113,11 @@ class Lost(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A consumer of a group, and how many partitions it reads."""
+    """A consumer of a group, and how many partitions it reads.
+
+    `alive` is whether its lock is held. `state` is "alive"; "stopped" when the lock is held and the process does not
+    run; "silent" when it runs and has not polled for its max_processing; "dead" when the lock is free.
+    """
 
     id: str
     host: str
@@ -118,15 +126,18 @@ class GroupMember(NamedTuple):
     topics: tuple[str, ...]
     alive: bool
     partitions: int
+    state: Literal["alive", "stopped", "silent", "dead"]
+    # Seconds since it last polled; None when it is dead.
+    silent_seconds: float | None
 
     def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "since": format_time(self.since), "topics": list(self.topics)}
 
 
 class GroupPartition(NamedTuple):
-    """How far a group has read one partition; `owner` is the id of the member that reads it, None when nobody does.
+    """How far a group has read one partition; `owner` is the id of the member that reads it, None without one.
 
-    `position` is the stored cursor, None when nothing was stored yet; `lost` counts records that were gone unread.
+    `position` is the stored cursor, None if none was stored yet; `lost` counts records that were removed unread.
     """
 
     topic: str
@@ -143,7 +154,7 @@ class GroupPartition(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """A group: what it reads, who reads for it, and how far behind it is."""
+    """A group: what it reads, its members, and its lag."""
 
     name: str
     topics: tuple[str, ...]
@@ -152,7 +163,7 @@ class GroupInfo(NamedTuple):
     lag_records: int
     lag_seconds: float
     moved: datetime | None
-    # Whether an engine such as Spark reads for it, which keeps its own place and is no member.
+    # Whether an engine such as Spark reads for it, which stores its own progress and is not a member.
     engine: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -169,10 +180,11 @@ class GroupInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic in a listing; `rate` is records appended a second, lately.
+    """One topic in a listing; `rate` is the recent number of records appended per second.
 
-    `lost_records` counts the offsets that a repair gave up; they are not among `records`. `derived` names the
-    settings that were not set and that follow from a limit of the topic.
+    `lost_records` counts the offsets that a repair gave up; they are not among `records`. `derived` names the settings
+    that were not set and that follow from a limit of the topic. `unknown` names the settings that only a newer version
+    knows: this one neither reads nor writes such a topic, and `settings` has the others.
     """
 
     name: str
@@ -185,6 +197,7 @@ class TopicInfo(NamedTuple):
     settings: Settings
     lost_records: int = 0
     derived: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -193,15 +206,16 @@ class TopicInfo(NamedTuple):
             "newest": format_time(self.newest),
             "settings": dict(self.settings),
             "derived": [*self.derived],
+            "unknown": [*self.unknown],
         }
 
 
-# What every reason begins with that a reader gives for records which a repair has given up.
+# Prefix of every reason that a reader gives for records which a repair has given up.
 GIVEN_UP = "Stored records were lost"
 
 
 class Damage(NamedTuple):
-    """A range of records (`first` to `last`, inclusive) that cannot be read, and where the bytes stand."""
+    """A range of records (`first` to `last`, inclusive) that cannot be read, and where the bytes are."""
 
     topic: str | None
     partition: int | None
@@ -213,7 +227,7 @@ class Damage(NamedTuple):
 
     @property
     def repaired(self) -> bool:
-        """Whether a reader met what a repair has given up, so that nothing is left to be repaired."""
+        """Whether a repair has given these records up, so that nothing is left to repair."""
         return self.reason.startswith(GIVEN_UP)
 
     def to_json(self) -> dict[str, Any]:
@@ -245,7 +259,7 @@ class VerifyReport(NamedTuple):
 
 
 class RepairStep(NamedTuple):
-    """One thing that a repair did, or would do: to what, and why; `topic` is None for the log itself."""
+    """One step that a repair did, or would do: to what, and why; `topic` is None for the log itself."""
 
     what: str
     topic: str | None
@@ -287,7 +301,7 @@ class RepairReport(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What the doctor found: how bad it is, what it is, why it matters, and the command to run next.
+    """A finding of the doctor: its severity, what it is, why it matters, and the command to run next.
 
     "error" is something that is wrong now, "warning" something that will be, "note" something to know. `code` names the
     kind of finding and never changes.
@@ -309,7 +323,7 @@ class Finding(NamedTuple):
 
 
 class SegmentNote(NamedTuple):
-    """One segment in a vacuum: the records in it (`first` to `last`, inclusive), and why it goes or stays."""
+    """One segment in a vacuum: the records in it (`first` to `last`, inclusive), and why it is removed or stays."""
 
     topic: str
     partition: int
@@ -323,22 +337,70 @@ class SegmentNote(NamedTuple):
         return self._asdict()
 
 
+class EraseReport(NamedTuple):
+    """What an erase removed: records by partition and offset, segments that were rewritten, the bytes they shrank by.
+
+    `unreached` names what may still hold the records: backups, quarantine, other topics, open readers.
+    """
+
+    topic: str
+    records: int
+    offsets: Mapping[int, tuple[int, ...]]
+    segments: int
+    bytes: int
+    unreached: tuple[str, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        offsets = {str(partition): [*some] for partition, some in self.offsets.items()}
+        return {**self._asdict(), "offsets": offsets, "unreached": [*self.unreached]}
+
+
+class RewriteNote(NamedTuple):
+    """One segment that a vacuum rewrote without expired and deleted records, and why; with `dry_run`, an estimate.
+
+    `records` were taken out: `expired` of them had expired, and `deleted` were deleted before they expired. If it could
+    not be rewritten, `why` has the reason, no record was taken out, and its bytes are as before.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    bytes_before: int
+    bytes_after: int
+    records: int
+    expired: int
+    deleted: int
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
 class VacuumReport(NamedTuple):
-    """What a vacuum freed, or with `dry_run` would free, and every segment with the reason."""
+    """What a vacuum freed, or with `dry_run` would free, and every segment with the reason.
+
+    `bytes`, `records` and `segments` are those of the segments that were removed whole. A segment in `rewritten` is
+    also in `kept`, as it was found.
+    """
 
     bytes: int
     records: int
     segments: int
     removed: tuple[SegmentNote, ...]
-    kept: tuple[SegmentNote, ...]
+    # Made when they are accessed: of very many segments most are kept.
+    kept: Sequence[SegmentNote]
     dry_run: bool
     seconds: float
+    rewritten: tuple[RewriteNote, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             **self._asdict(),
             "removed": [note.to_json() for note in self.removed],
             "kept": [note.to_json() for note in self.kept],
+            "rewritten": [note.to_json() for note in self.rewritten],
         }
 
 
@@ -369,7 +431,7 @@ class BackupReport(NamedTuple):
 
 
 class RestoreReport(NamedTuple):
-    """What a restore has made: a log with a new id. `damage` is empty unless damage was allowed.
+    """The result of a restore: a log with a new id. `damage` is empty unless damage was allowed.
 
     `lost_records` counts the offsets that a repair had given up before the backup; they are not among `records`.
     """
@@ -460,7 +522,7 @@ class Stats(NamedTuple):
 
 
 def format_time(time: datetime | None) -> str | None:
-    """An aware time as ISO text in UTC with a Z; None stays None."""
+    """Return an aware time as ISO text in UTC with a Z; None stays None."""
     if time is None:
         return None
     from datetime import UTC

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.failures import by_system
-from tailrace.disk.threads import OneThread
+from tailrace.disk import OneThread, by_system
 from tailrace.errors import LockedError
 
 if TYPE_CHECKING:
     from tailrace.engine.engine import Engine
 
-# How long the last round of a process that closes the log may take.
+# Time limit of the last round of a process that closes the log.
 LAST_ROUND_SECONDS = 1.0
 STOP_SECONDS = 10.0
-# How long that round waits to see whether anybody holds up the journal lock.
+# How long that round waits to learn whether another process holds the journal lock.
 PROBE_SECONDS = 0.05
 
 
 class Chores(NamedTuple):
-    """What there is to do: whether anything is, at no cost, and the steps of a round, each of them short."""
+    """The work of a round: a free check whether there is any, and its steps, each of them short."""
 
     wanted: Callable[[Engine], bool]
-    steps: Callable[[Engine], Iterator[None]]
+    steps: Callable[[Engine], Generator[object, None, None]]
 
 
-# Set by the facade, which knows settings and groups; below it nobody does.
+# Set by the facade, which knows settings and groups; the layers below it do not.
 chores: Chores | None = None
 
 
 class Background:
     """Runs a round of chores about every `vacuum_seconds`, and at once after a segment was sealed.
 
-    The thread starts when there is something to do and is a daemon: a killed process leaves the rest to the others, and
-    whatever a step leaves half done is finished by the next round.
+    The thread starts when there is work and is a daemon: other processes do the rest of a killed process, and the next
+    round completes a step that was interrupted.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -53,26 +52,26 @@ class Background:
     # From other threads.
 
     def beat(self) -> None:
-        """Have a thread if there is anything to do; called about twice a second."""
+        """Start the thread if there is work; called about twice a second."""
         if self.loop.thread is None and not self.stopped and self._is_wanted():
             self.loop.start()
 
     def poke(self) -> None:
-        """Ask for a round soon; called under a partition's lock."""
+        """Request a round soon; called under a partition's lock."""
         self.poked = True
         if self.loop.thread is not None:
             with self.changed:
                 self.changed.notify()
 
     def stop(self) -> None:
-        """End the thread after the step it is in."""
+        """End the thread after its current step."""
         with self.changed:
             self.stopped = True
             self.changed.notify()
         self.loop.join(STOP_SECONDS)
 
     def finish(self) -> None:
-        """End the thread, and do a last round if a segment was sealed: short-lived processes keep the disk bounded."""
+        """End the thread, and do a last round if a segment was sealed: short-lived processes bound the disk too."""
         self.stop()
         store = self.engine.live
         if self.poked and store is not None and store.writable and store.context.tuning.background:
@@ -89,9 +88,10 @@ class Background:
     # The vacuum lock.
 
     def hold(self, timeout: float, held: list[int]) -> bool:
-        """Take the lock that one process has at a time; False when it was not to be had. In any case call `let_go`.
+        """Take the lock that one process holds at a time; return False if it was not free. Call `let_go` in any case.
 
-        The descriptor is in the caller's list before it is locked, so that no interrupt can leave a lock behind.
+        The descriptor is in the caller's list before it is locked, so that an interrupt cannot leave it locked
+        unnoticed.
         """
         files = self.engine.files
         descriptor = files.open(f"{self.engine.path}/topics", directory=True)
@@ -100,7 +100,7 @@ class Background:
         return files.lock(descriptor, timeout=timeout)
 
     def let_go(self, held: list[int]) -> None:
-        """Give the lock back; unlocked first, because a child that was forked meanwhile may have the descriptor too."""
+        """Release the lock; unlock before the close, because a child forked meanwhile may have the descriptor too."""
         for descriptor in held:
             # A forked child has closed it already.
             if descriptor in self.locks:
@@ -109,7 +109,7 @@ class Background:
                 self.engine.files.close(descriptor)
 
     def held_by(self) -> LockedError:
-        """The error for somebody who waited for the lock in vain."""
+        """Return the error for a caller that waited for the lock without success."""
         files = self.engine.files
         descriptor = files.open(f"{self.engine.path}/topics", directory=True)
         try:
@@ -120,7 +120,7 @@ class Background:
         return LockedError(f"The vacuum of {self.engine.path} is being done by {holder}.", pid=pid)
 
     def _is_journal_free(self) -> bool:
-        """Whether nobody sits on the journal lock: a close must not wait for a process that was stopped."""
+        """Return whether the journal lock is free: a close must not wait for a stopped process that holds it."""
         files = self.engine.files
         try:
             descriptor = files.open(f"{self.engine.path}/journal", directory=True)
@@ -143,7 +143,7 @@ class Background:
             took = self.engine.files.monotonic() - began
 
     def _wait(self, rest: float) -> bool:
-        """Sleep until the next round; False when the worker was stopped. Half of the time at least it rests."""
+        """Sleep until the next round; return False if stopped. Rest at least as long as the last round took."""
         interval: float = self.engine.tuning.vacuum_seconds
         with self.changed:
             if not self.stopped and rest > 0:
@@ -157,12 +157,12 @@ class Background:
             return False
         try:
             return chores.wanted(self.engine)
-        except Exception:  # noqa: BLE001  # It runs in threads that belong to nobody who could be told.
+        except Exception:  # noqa: BLE001  # It runs in background threads, which have no caller to raise to.
             self._failed()
             return False
 
     def _round(self, deadline: float | None) -> None:
-        """One round, if no other process is at one; what fails is counted, and tried again by the next."""
+        """Do one round, unless another process does one; a failure is counted, and the next round tries again."""
         engine = self.engine
         held: list[int] = []
         try:
@@ -172,11 +172,16 @@ class Background:
                 return
             steps = chores.steps(engine)
             more = True
-            while more and (deadline is not None or not self.stopped):
+            try:
+                while more and (deadline is not None or not self.stopped):
+                    with self.guard:
+                        more = engine.write(lambda: next(steps, self)) is not self
+                    more = more and (deadline is None or engine.files.monotonic() < deadline)
+            finally:
+                # What an unfinished step left is removed before another process can get the lock.
                 with self.guard:
-                    more = engine.write(lambda: next(steps, self)) is not self
-                more = more and (deadline is None or engine.files.monotonic() < deadline)
-        except Exception:  # noqa: BLE001  # As above: nobody called this.
+                    steps.close()
+        except Exception:  # noqa: BLE001  # As above: there is no caller to raise to.
             self._failed()
         finally:
             try:

@@ -11,10 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tailrace.disk.admin import Admin
-from tailrace.disk.failures import by_system
-from tailrace.disk.files import Files
-from tailrace.disk.store import Store
+from tailrace.disk import Admin, Files, Store, by_system
 from tailrace.disk.tails import FrozenTails
 from tailrace.engine.background import Background
 from tailrace.errors import (
@@ -27,33 +24,31 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.names import IDENTITY_NAME, topic_not_found
-from tailrace.settings import TopicSettings
+from tailrace.settings import TopicSettings, refuse_unknown
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import Catalog, TopicEntry
-    from tailrace.disk.opening import Mode
-    from tailrace.disk.partition import Partition
-    from tailrace.disk.watch import Watch
+    from tailrace.disk import Catalog, Mode, Partition, TopicEntry, Watch
     from tailrace.groups.consumer import Consumer
+    from tailrace.groups.heartbeat import Heartbeat
     from tailrace.settings import Tuning
     from tailrace.write.producer import Producer
 
 Result = TypeVar("Result")
 
 FILES = Files()
-# How long a fork waits for a flush, and a close for appends that are under way in other threads.
+# How long a fork waits for a flush, and a close for appends in other threads.
 FORK_WAIT_SECONDS = 2.0
 CLOSE_WAIT_SECONDS = 2.0
-# How long a process sleeps between two looks when it cannot say that it waits.
+# How long a process sleeps between two checks when it cannot announce that it waits.
 REST_SECONDS = 0.001
 _CLOSE_STEP_SECONDS = 0.0005
 
 
 class Engine:
-    """Everything that the handles of one directory share.
+    """The state that the handles of one directory share.
 
-    Handles come and go by `acquire` and `release`; the last one closes the store. A forked child gets a new store at
-    its first use, and a new `generation`, by which iterators, producers and transactions know that they were copied.
+    Handles call `acquire` and `release`; the last release closes the store. A forked child gets a new store at its
+    first use, and a new `generation`, by which iterators, producers and transactions detect that they were copied.
     """
 
     def __init__(self, files: Files, path: str, mode: Mode, exclusive: bool, timeout: float, tuning: Tuning) -> None:
@@ -65,34 +60,36 @@ class Engine:
         self.writable = mode != "r"
         self.generation = 0
         self.closed = False
-        # Ids of the open handles: a set, because a finalizer may take its own away between any two steps.
+        # Ids of the open handles: a set, because a finalizer may remove its own id between any two steps.
         self.handles: set[int] = set()
         self._renew()
-        # The store of this process; None after a fork until somebody needs it, and after the close.
+        # The store of this process; None after a fork until its first use, and after the close.
         self.live: Store | None = self._watched(
             Store(files, path, mode, exclusive=exclusive, timeout=timeout, tuning=tuning)
         )
-        # The store while it is being closed: after an interrupt the next close goes on with it.
+        # The store while it is being closed: after an interrupt the next close continues with it.
         self.leaving: Store | None = None
 
     def _renew(self) -> None:
-        """What must not be inherited: another thread of the parent may have held or counted it."""
+        """Create the state that a child must not inherit: another thread of the parent may have held or counted it."""
         # Guards the catalog, the reopening and the end.
         self.mutex = threading.RLock()
         self._entered = count()
         self._left = count()
-        # Called around every write, so that a close never pulls a descriptor away under one; counting is one step.
+        # Called around every write, so that a close never closes a descriptor during one; counting is atomic.
         self.enter: Callable[[], int] = self._entered.__next__
         self.leave: Callable[[], int] = self._left.__next__
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
-        # Keeps the disk bounded.
+        # Runs retention and vacuum.
         self.worker = Background(self)
-        # Those that may still hold records which nobody has written.
+        # Producers that may still hold records that are not written.
         self.producers: set[Producer] = set()
-        # Those that may hold partitions of a group.
+        # Consumers that may hold partitions of a group.
         self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        # Heartbeats of the group members in this process: the flusher thread runs them.
+        self.heartbeats: set[Heartbeat] = set()
 
-    # What the others use.
+    # For the facade and the other packages.
 
     @property
     def store(self) -> Store:
@@ -101,11 +98,11 @@ class Engine:
 
     @property
     def frozen(self) -> bool:
-        """Whether it shows the log as it was when it was opened, because nobody who writes recovered it."""
+        """Whether it shows the log as it was at the open, because no writing process has recovered it."""
         return isinstance(self.store.tails, FrozenTails)
 
     def refresh(self) -> Catalog:
-        """The catalog as it stands now, in every process."""
+        """Return the current catalog, with the changes of every process."""
         store = self.live or self._reopen()
         if store.catalog.offset != store.catalog_partition.end:
             with self.mutex:
@@ -113,11 +110,11 @@ class Engine:
         return store.catalog
 
     def find(self, name: str) -> TopicEntry | None:
-        """A topic by its name, None when there is none."""
+        """Return a topic by its name; None if there is none."""
         return self.refresh().by_name.get(name)
 
     def entry(self, name: str) -> TopicEntry:
-        """A topic by its name; TopicNotFoundError with the nearest name when there is none."""
+        """Return a topic by its name; raise TopicNotFoundError with the nearest name if there is none."""
         catalog = self.refresh()
         found = catalog.by_name.get(name)
         if found is None:
@@ -125,16 +122,17 @@ class Engine:
         return found
 
     def partition(self, entry: TopicEntry, index: int) -> Partition:
-        """One partition of a topic."""
-        return self.store.partition(entry.slots[index])
+        """Return one partition of a topic; raise VersionError if it has a setting that this version does not know."""
+        refuse_unknown(entry.settings)
+        return self.store.partition(entry.slots[index], entry.id)
 
     def change(self, action: Callable[[Admin], Result]) -> Result:
-        """Change the catalog."""
+        """Change the catalog under `mutex`."""
         with self.mutex:
             return self.write(lambda: action(Admin(self.store)))
 
     def write(self, action: Callable[[], Result]) -> Result:
-        """Run something that writes, and keep the store open as long."""
+        """Run a function that writes, and keep the store open until it returns."""
         self.enter()
         try:
             if self.closed:
@@ -144,45 +142,53 @@ class Engine:
             self.leave()
 
     def check_same(self, generation: int) -> None:
-        """Refuse what was carried over a fork."""
+        """Raise ForkedError for an object that was copied by a fork."""
         if generation != self.generation:
             raise ForkedError("This object was made in the parent process, before a fork.")
 
     def watch(self, closes: str | None = None) -> Watch:
-        """Something that wakes when any process publishes, or when a handle closes; the caller closes it."""
+        """Return a watch that wakes when any process publishes, or when a handle closes; the caller closes it."""
         tails = f"{self.path}/tails"
         watch = self.files.watch(tails if self.files.stat(tails) is not None else self.path, closes)
         self.watches.add(watch)
         return watch
 
     def rest(self, watch: Watch, timeout: float, *, clear: bool = True) -> bool:
-        """Wait for an event of a watch of this log; True when something may have happened, so that a look is due."""
+        """Wait for an event of a watch of this log; return True if the caller should look for changes."""
         store = self.live
         if store is not None:
             unheard = store.tails.announce()
             if unheard:
                 return True
             if unheard is None:
-                # Publishers cannot be told that somebody waits, so the ends are looked at as often as is bearable.
+                # Publishers cannot be told that this process waits, so the ends are polled.
                 watch.wait(min(timeout, REST_SECONDS))
                 return True
         return watch.wait(timeout, clear=clear)
 
     def wake(self) -> None:
-        """End every wait, so that followers of a closed handle notice."""
+        """End every wait, so that followers of a closed handle notice the close."""
         for watch in listed(self.watches):
             watch.wake()
 
-    # Life.
+    # Open and close.
 
     def _watched(self, store: Store) -> Store:
-        """The same store, with the worker looking after it."""
-        store.on_beat = self.worker.beat
+        """Return the same store, with the background thread attached to its hooks."""
+        store.on_beat = self._beat
         store.context.on_seal = self.worker.poke
         return store
 
+    def _beat(self) -> None:
+        """Run the background work and the heartbeats; the flusher thread calls this about twice a second."""
+        self.worker.beat()
+        if self.heartbeats:
+            now = self.files.monotonic()
+            for each in list(self.heartbeats):
+                each.run(now)
+
     def _reopen(self) -> Store:
-        """In a forked child: a store of its own, on first use."""
+        """In a forked child: open a store of its own, on first use."""
         with self.mutex:
             if self.closed:
                 raise ClosedError("The log is closed.")
@@ -198,7 +204,7 @@ class Engine:
             return self.live
 
     def release(self, handle: int) -> None:
-        """Give a handle back; what was appended is on disk then, and the last one closes the store."""
+        """Release a handle; everything appended is on disk then, and the last release closes the store."""
         with _registry.mutex:
             self.handles.discard(handle)
             if not self.handles:
@@ -210,11 +216,11 @@ class Engine:
             try:
                 self.write(store.flush)
             except ClosedError:
-                # Another thread closed the last handle meanwhile, and with it everything is on disk.
+                # Another thread released the last handle meanwhile, which brought everything to disk.
                 return
 
     def close(self) -> None:
-        """Close the store, after the writes that other threads are inside of; again, to finish what was interrupted."""
+        """Close the store after the writes of other threads; call it again to finish an interrupted close."""
         if not self.closed:
             self.worker.finish()
         with self.mutex:
@@ -229,10 +235,10 @@ class Engine:
             self.leaving = None
 
     def _let_out(self, store: Store) -> None:
-        """Wait for writes of other threads; one that was interrupted may never be counted out, but holds no lock."""
+        """Wait for writes of other threads; an interrupted one may stay counted, but holds no lock."""
         store.let_go()
         began = time.monotonic()
-        # Reading a count takes a step of it, which both must take to stay comparable.
+        # Reading a counter increments it, so both are read each time to stay comparable.
         while next(self._entered) > next(self._left):
             waited = time.monotonic() - began
             holding = store.committer.lock.held or any(each.lock.held for each in list(store.partitions.values()))
@@ -256,21 +262,21 @@ class Engine:
 
 
 class Registry:
-    """The engines of this process, by directory: flock knows open files, so one directory has one writing store."""
+    """The engines of this process, by directory: flock locks open files, so a directory has one writing store."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
         self.engines: dict[tuple[int, int, int, bool], Engine] = {}
-        # Also those that were replaced in the table above while somebody still uses them.
+        # Includes engines that were replaced in the table above while handles still use them.
         self.alive: set[Engine] = set()
-        # Of the threads that must not be at work when a fork happens.
+        # Locks of the background threads, held during a fork.
         self.guards: list[threading.Lock] = []
         self.forking = False
 
     def acquire(
         self, files: Files, path: str, mode: Mode, *, exclusive: bool, timeout: float, tuning: Tuning, handle: int
     ) -> Engine:
-        """The engine of a directory, opened or shared, with one handle more."""
+        """Return the engine of a directory, opened or shared, with one more handle."""
         with self.mutex:
             engine = self._shared(files, path, mode, exclusive)
             if engine is None:
@@ -290,7 +296,7 @@ class Registry:
             return None
         engine = self.engines.get(key)
         if engine is not None and not engine.handles:
-            # Every handle was forgotten: what they left open is closed before somebody else's begins.
+            # Every handle was garbage-collected: the engine is closed before a new handle opens the directory.
             self.finish(engine)
             engine = None
         if mode == "r":
@@ -317,7 +323,7 @@ class Registry:
         return None if stat is None else (id(files), stat.device, stat.inode, writable)
 
     def finish(self, engine: Engine) -> None:
-        """Close an engine that has no handle; after an interrupt the next open, close or the exit finishes it."""
+        """Close an engine without handles; after an interrupt the next open, close or the exit finishes it."""
         try:
             engine.close()
         except Exception:
@@ -326,7 +332,7 @@ class Registry:
         self.remove(engine)
 
     def remove(self, engine: Engine) -> None:
-        """Forget an engine that is closed."""
+        """Remove an engine that is closed."""
         self.alive.discard(engine)
         for key in [key for key, known in self.engines.items() if known is engine]:
             del self.engines[key]
@@ -334,20 +340,20 @@ class Registry:
     # At exit and around forks.
 
     def close_all(self) -> None:
-        """At exit: bring to disk what handles that nobody closed have written."""
+        """At exit: write to disk what unclosed handles have buffered."""
         for engine in list(self.alive):
             consumers = [consumer.close for consumer in listed(engine.consumers)]
             for close in (*consumers, *[producer.close for producer in list(engine.producers)], engine.close):
                 try:
                     close()
                 except by_system(TailraceError, OSError):
-                    # Nobody is left to tell; recovery meets the same state.
+                    # There is no caller to raise to at exit; recovery handles the same state.
                     continue
         self.engines.clear()
         self.alive.clear()
 
     def before_fork(self) -> None:
-        """Let no fork copy a flush or an opening halfway; when one takes long, the child loses a few descriptors."""
+        """Take locks so that no fork copies a flush or an opening halfway; on a timeout the child leaks descriptors."""
         deadline = time.monotonic() + FORK_WAIT_SECONDS
         self.forking = self.mutex.acquire(timeout=FORK_WAIT_SECONDS)
         for engine in list(self.alive):
@@ -376,29 +382,35 @@ class Registry:
 
 
 def listed(some: weakref.WeakSet[Result]) -> list[Result]:
-    """What is in a set that other threads change."""
+    """Return the items of a set that other threads change."""
     while True:
         try:
             return list(some)
         except RuntimeError:
-            # Changed in this very moment, which a WeakSet does not bear.
+            # Another thread changed it during the iteration, which a WeakSet refuses.
             continue
 
 
 def topic_settings(entry: TopicEntry) -> TopicSettings:
-    """The settings of a topic; how many partitions it has follows from its slots."""
+    """Return the settings of a topic; the number of partitions is the number of its slots."""
     return TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)})
 
 
 def stored_settings(settings: TopicSettings) -> dict[str, Any]:
-    """The settings as the catalog keeps them, with ages in seconds and None for what is not set."""
-    stored = settings.to_json()
+    """Return the settings as the catalog stores them: only those that differ from the default, for older versions."""
+    return {name: value for name, value in altered_settings(settings).items() if value is not None}
+
+
+def altered_settings(settings: TopicSettings) -> dict[str, Any]:
+    """Return all settings with ages in seconds, and None for a default: in the catalog it removes an earlier value."""
+    stored = {**settings.to_json(), "segment_age": settings.segment_age, "retain": settings.retain}
     del stored["partitions"]
-    return {**stored, "segment_age": settings.segment_age, "retain": settings.retain}
+    default = settings._field_defaults
+    return {name: None if getattr(settings, name) == default[name] else value for name, value in stored.items()}
 
 
 def name_damage(error: CorruptionError, topic: str) -> CorruptionError:
-    """The same error with the topic in it, which the disk does not know."""
+    """Return the same error with the name of the topic, which disk/ does not know."""
     error.topic = error.topic or topic
     return error
 

@@ -1,4 +1,4 @@
-"""Locations: directories as a user names them, and what is wrong with one that cannot be opened."""
+"""Locations: directories as users name them, and the errors for those that cannot be opened."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from os import PathLike
 
 LOG_VARIABLE = "TAILRACE_LOG"
-# A longer path does not help anybody in a message.
+# A longer path makes a message unreadable.
 PATH_CHARACTERS_SHOWN = 120
-# One slash is enough, because pathlib makes one of two; a single letter may be a drive.
+# One slash is enough, because pathlib reduces two to one; a single letter may be a drive.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def log_path(location: str | PathLike[str] | None, *, followed: bool = True) -> str:
-    """The absolute path of a log; without a location it is $TAILRACE_LOG. A link that leads nowhere is refused."""
+    """Return the absolute path of a log, by default $TAILRACE_LOG; raise NotALogError for a broken link."""
     if location is None:
         location = os.environ.get(LOG_VARIABLE) or None
         if location is None:
@@ -36,14 +36,14 @@ def log_path(location: str | PathLike[str] | None, *, followed: bool = True) -> 
 
 
 def other_path(location: str | PathLike[str], what: str) -> str:
-    """A directory beside the log, with every symbolic link followed: it must not lead back into the log."""
+    """Return a directory beside the log, with every symbolic link followed: it must not lead back into the log."""
     if not isinstance(location, (str, os.PathLike)):
         raise TypeError(f"The directory of the {what} must be a str or a path, not {type(location).__name__}.")
     return os.path.realpath(_directory(location, what))
 
 
 def local_path(given: str) -> str | None:
-    """The path that a text names on this machine, plain or as file:///path; None for an address, as s3://bucket/place.
+    """Return the path that a text names on this machine, plain or as file:///path; None for an address like s3://place.
 
     A directory whose own name looks like an address is named from the one around it: ./s3:/bucket.
     """
@@ -58,7 +58,7 @@ def local_path(given: str) -> str | None:
 
 
 def not_opened(error: OSError, path: str) -> Exception:
-    """The typed error for a directory that the operating system does not let us look into."""
+    """Return the typed error for a directory that the operating system does not let us read."""
     if isinstance(error, PermissionError):
         return OpenError(
             f"{error.filename or path} cannot be read: {error.strerror}.",
@@ -71,7 +71,7 @@ def not_opened(error: OSError, path: str) -> Exception:
 
 
 def _directory(location: str | bytes | PathLike[str], what: str) -> str:
-    """The text of a path, as a user gave it; OpenError for an address, which would become a directory of that name."""
+    """Return a path as text; raise OpenError for an address, which would become a directory of that name."""
     given = os.fsdecode(os.fspath(location))
     found = _ADDRESS.match(given)
     if found is not None:
@@ -86,7 +86,7 @@ def _directory(location: str | bytes | PathLike[str], what: str) -> str:
 
 
 def _check_text(path: str, what: str) -> None:
-    """Refuse what no directory can be called."""
+    """Raise ValueError for a text that cannot be the name of a directory."""
     if not path:
         raise ValueError(f"The directory of the {what} must not be empty.")
     if "\0" in path:
@@ -98,7 +98,7 @@ def _check_text(path: str, what: str) -> None:
 
 
 def _check_links(path: str) -> None:
-    """Refuse a path that ends at or goes through a link that leads nowhere: nothing can be created there."""
+    """Raise NotALogError for a path that ends at or goes through a broken link: nothing can be created there."""
     while not os.path.exists(path):
         if os.path.islink(path):
             raise NotALogError(

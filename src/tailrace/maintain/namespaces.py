@@ -1,4 +1,4 @@
-"""Namespaces: whole logs inside a log, each in a directory of its own; who they are, and how one goes."""
+"""Namespaces: whole logs inside a log, each in a directory of its own; listing and dropping them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 NAMESPACE_VARIABLE = "TAILRACE_NAMESPACE"
 NAMESPACES = "namespaces"
-# Begins the name of a directory that a drop is removing; no namespace has such a one.
+# Prefix of a directory that a drop is removing; no namespace has such a name.
 DROPPED = "dropped~"
 
 
 def namespace_path(path: str, name: str) -> str:
-    """The directory of a namespace of the log at a path."""
+    """Return the directory of a namespace of the log at a path."""
     return f"{path}/{NAMESPACES}/{escape(validate_namespace_name(name))}"
 
 
 def is_there(files: Files, path: str) -> bool:
-    """Whether there is a log at a path."""
+    """Return whether there is a log at a path."""
     return files.stat(f"{path}/{IDENTITY_NAME}") is not None
 
 
 def namespaces_in(files: Files, path: str) -> Iterator[tuple[str, str]]:
-    """The name and the directory of each namespace of the log at a path, in the order of their directories."""
+    """Yield the name and the directory of each namespace of the log at a path, in the order of their directories."""
     return (each for each in _directories(files, path) if is_there(files, each[1]))
 
 
 def nameless_in(files: Files, path: str) -> Iterator[tuple[str, str]]:
-    """The same of those that cannot be opened, because their identity file is gone, though a log lies there."""
+    """Yield the same for namespaces that cannot be opened because their identity file is gone."""
     return (each for each in _directories(files, path) if lacks_identity(files, each[1]))
 
 
@@ -49,20 +49,20 @@ def _directories(files: Files, path: str) -> Iterator[tuple[str, str]]:
         try:
             name = unescape(escaped)
         except ValueError:
-            # Somebody else's directory is not a namespace.
+            # A foreign directory is not a namespace.
             continue
         yield name, f"{directory}/{escaped}"
 
 
 def no_namespace(files: Files, path: str, name: str) -> NotALogError:
-    """The error for a namespace that is not there."""
+    """Return the error for a namespace that does not exist."""
     suggestion = did_you_mean(name, [known for known, _ in namespaces_in(files, path)])
     question = "." if suggestion is None else f": did you mean {suggestion!r}?"
     return NotALogError(f"{path} has no namespace {name!r}{question}")
 
 
 def drop_namespace(files: Files, path: str, name: str) -> None:
-    """Remove a namespace of the log at a path, with everything in it; LockedError while anybody has any of it open."""
+    """Remove a namespace of the log at a path, with everything in it; raise LockedError while any of it is open."""
     location = namespace_path(path, name)
     finish_drops(files, path)
     if not is_there(files, location) and not _is_left_over(files, location):
@@ -84,7 +84,7 @@ def drop_namespace(files: Files, path: str, name: str) -> None:
             if there is None or there.inode != files.stat_open(locks[-1]).inode:
                 # Another drop was faster.
                 raise no_namespace(files, path, name)
-        # It goes under another name first: nobody ever meets half of it, and the next one of that name is a new one.
+        # It is renamed first: no process ever meets half of it, and the next one of that name is a new one.
         gone = f"{path}/{NAMESPACES}/{DROPPED}{files.random_bytes(8).hex()}"
         locks.append(files.open(location, directory=True))
         files.lock(locks[-1])
@@ -102,7 +102,7 @@ def drop_namespace(files: Files, path: str, name: str) -> None:
 
 
 def finish_drops(files: Files, path: str) -> None:
-    """Remove what drops left that were killed; one whose directory is locked is at work."""
+    """Remove what killed drops left; a directory that is locked is being dropped."""
     directory = f"{path}/{NAMESPACES}"
     if files.stat(directory) is None:
         return
@@ -113,24 +113,24 @@ def finish_drops(files: Files, path: str) -> None:
             continue
         try:
             if files.lock(lock) and files.stat(f"{directory}/{gone}") is not None:
-                # The death may have come before this.
+                # The process may have died before this sync.
                 files.sync_directory(directory)
                 remove_tree(files, f"{directory}/{gone}")
         except by_system():
-            # It takes space and stands in nobody's way; the next drop or creation tries again.
+            # It takes space and blocks nothing; the next drop or creation tries again.
             continue
         finally:
             files.close(lock)
 
 
 def _is_left_over(files: Files, location: str) -> bool:
-    """Whether it is a namespace without its identity: of a creation that died, or damaged."""
+    """Return whether it is a namespace without its identity: of a creation that died, or damaged."""
     stat = files.stat(location)
     return stat is not None and stat.directory and OWN_NAMES.issuperset(files.list_directory(location))
 
 
 def _with_nested(files: Files, name: str, location: str) -> Iterator[tuple[str, str]]:
-    """The name and the directory of a namespace and of every one inside it, however deep."""
+    """Yield the name and the directory of a namespace and of every one inside it, at any depth."""
     yield name, location
     for inner, path in sorted(namespaces_in(files, location)):
         yield from _with_nested(files, inner, path)

@@ -1,4 +1,4 @@
-"""Repair: what is damaged goes into quarantine, a placeholder names what is lost, and the log goes on."""
+"""Repair: quarantines what is damaged, writes placeholders for what is lost, and makes the log usable again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.disk.catalog import CATALOG_PLACE, Catalog, SlotPlace
 from tailrace.disk.context import is_untyped, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.journal import JournalFile, journal_numbers, restore_names
-from tailrace.disk.opening import Alone, believable_tails, read_identity, write_identity
+from tailrace.disk.opening import Alone, believable_tails, note_marks, read_identity, write_identity
 from tailrace.disk.previous_tails import read_floors
 from tailrace.disk.repair.catalog import Findings, examine, rebuild, salvage, with_trims
 from tailrace.disk.repair.facts import PartitionPlan
@@ -21,7 +21,7 @@ from tailrace.disk.segment import segment_base, segment_name
 from tailrace.disk.tails import FAILED, READY_WORD, Tails, word_of
 from tailrace.errors import CorruptionError, NotALogError, StorageError
 from tailrace.limits import JOURNAL_BYTES_MIN
-from tailrace.names import IDENTITY_NAME, group_of
+from tailrace.names import IDENTITY_NAME, group_of, marked_topic
 from tailrace.types import Damage, RepairReport, RepairStep
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Repair:
         self.dry_run = dry_run
         self.progress = progress
         self.done = self.total = 0
-        # What the caller's own function raised.
+        # The error that the caller's progress function raised.
         self.theirs: OSError | None = None
         self.steps: list[RepairStep] = []
         self.lost: list[Damage] = []
@@ -75,11 +75,11 @@ class _Repair:
         self.tails: Tails | None = None
         self.damaged_tails = False
         self.mender: Mender | None = None
-        # Whether a partition was left read-only that had been none before.
+        # Whether a partition was left read-only that had not been before.
         self.halfway = False
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close everything."""
         if self.tails is not None:
             self.tails.close()
         if self.alone is not None:
@@ -108,20 +108,22 @@ class _Repair:
             catalog = findings.catalog
         if self.tails is None:
             if not self.damaged_tails:
-                told = "its tails are not of this boot: it is recovered first, as at an open"
-                self._tell_step("log", None, None, told)
+                detail = "its tails are not of this boot: it is recovered first, as at an open"
+                self._report_step("log", None, None, detail)
             if self.alone is not None:
                 self.tails = self.alone.recover(log_id, settings)
+        if self.alone is not None:
+            note_marks(self.files, self.path, log_id, settings, catalog)
         if self.tails is not None:
             self._mend_live(log_id, catalog, self.tails, journal_bytes)
         else:
-            self._plan_floors(log_id, catalog)
+            self._plan_unrecovered(log_id, catalog)
         if unfinished:
-            self._tell_step("log", None, None, "a repair died here: every name is brought to disk once more")
+            self._report_step("log", None, None, "a repair died here: every name is brought to disk once more")
         if self.mender is not None:
             self._finish(catalog, unfinished)
         quarantined = () if self.mender is None else tuple(self.mender.quarantined)
-        # A recovery is what every open does: by itself it is no repair.
+        # A recovery happens at every open: by itself it is no repair.
         recovered = all(step.what == "log" for step in self.steps) and not unfinished and not self.notes
         steps = () if recovered else tuple(self.steps)
         return RepairReport(
@@ -142,9 +144,9 @@ class _Repair:
                     files.sync_directory(directory)  # rule: names synced after a dead repair
         self.mender.finish()
 
-    # Telling.
+    # Progress and steps.
 
-    def _tell(self, count: int) -> None:
+    def _report_progress(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             try:
@@ -153,11 +155,11 @@ class _Repair:
                 self.theirs = error
                 raise
 
-    def _tell_step(self, what: str, topic: str | None, partition: int | None, why: str) -> None:
+    def _report_step(self, what: str, topic: str | None, partition: int | None, why: str) -> None:
         self.steps.append(RepairStep(what, topic, partition, why))
 
     def _size(self) -> int:
-        """How many bytes of segments there are."""
+        """Return the total size of the segments."""
         total = 0
         todo = [f"{self.path}/catalog", f"{self.path}/topics"]
         while todo:
@@ -170,7 +172,7 @@ class _Repair:
                     total += stat.size
         return total
 
-    # Who it is.
+    # Identity.
 
     def _identity(self) -> tuple[bytes, dict[str, Any]]:
         try:
@@ -187,23 +189,24 @@ class _Repair:
                 hint="Nothing was changed; restore tailrace.json from a backup of this log.",
             )
         settings = {"journal_bytes": max(size or self.tuning.journal_bytes, JOURNAL_BYTES_MIN)}
-        self._tell_step("identity", None, None, "tailrace.json is damaged or missing: it is written anew")
+        self._report_step("identity", None, None, "tailrace.json is damaged or missing: it is written again")
         if not self.dry_run:
             try:
                 write_identity(self.files, self.path, log_id, settings)
             except by_system():
-                # A name whose sync failed counts as synced: the next repair must find it missing, and make it anew.
+                # After a failed directory fsync the kernel may consider the entry clean: it is removed, so that the
+                # next repair creates it again.
                 if self.files.stat(f"{self.path}/{IDENTITY_NAME}") is not None:
                     self.files.remove_file(f"{self.path}/{IDENTITY_NAME}")
                 raise
         return log_id, settings
 
     def _directories(self) -> None:
-        """Make the directories again that every log has."""
+        """Create the directories again that every log has."""
         missing = [name for name in ("journal", "topics") if self.files.stat(f"{self.path}/{name}") is None]
         for name in missing:
             what = "journal" if name == "journal" else "catalog"
-            self._tell_step(what, None, None, f"the directory {name} is missing: it is made again")
+            self._report_step(what, None, None, f"the directory {name} is missing: it is made again")
         if not missing or self.mender is None:
             return
         self.mender.begin()
@@ -212,7 +215,8 @@ class _Repair:
         try:
             self.files.sync_directory(self.path)  # rule: directory of the log made again
         except by_system():
-            # A name whose sync failed counts as synced: the next repair must make it anew.
+            # After a failed directory fsync the kernel may consider the entry clean: the next repair must create it
+            # again.
             for name in missing:
                 self.files.remove_directory(f"{self.path}/{name}")
             raise
@@ -227,14 +231,14 @@ class _Repair:
             return tails
         tails.close()
         self.damaged_tails = True
-        told = "the newest state of a partition in the tails is damaged: the log is recovered first"
-        self._tell_step("tails", None, None, told)
+        detail = "the newest state of a partition in the tails is damaged: the log is recovered first"
+        self._report_step("tails", None, None, detail)
         return None
 
     # The catalog.
 
     def _catalog(self, log_id: bytes) -> Findings:
-        planner = Planner(self.files, self.path, (), self._tell, cached=self.dry_run)
+        planner = Planner(self.files, self.path, (), self._report_progress, cached=self.dry_run)
         if self.tails is not None:
             facts = Slots(self.tails, (), journal_damaged=False).facts(CATALOG_PLACE)
         else:
@@ -243,7 +247,7 @@ class _Repair:
 
     def _mend_catalog(self, findings: Findings) -> Catalog:
         for why in findings.why:
-            self._tell_step("catalog", None, None, why)
+            self._report_step("catalog", None, None, why)
         for each in findings.lost:
             self.lost.append(Damage(None, None, *each))
         owners = {} if self.tails is None else Slots(self.tails, (), journal_damaged=False).owners()
@@ -259,7 +263,7 @@ class _Repair:
             self.mender.begin()
             rebuild(self.files, self.path, self.mender, findings, salvaged)
             if self.tails is not None:
-                # Slots may be others now: what recovery finds in the segments is what counts.
+                # Slots may have changed: the state that recovery finds in the segments counts.
                 self.tails.words[READY_WORD] = 0
                 self.tails.close()
                 self.tails = None
@@ -267,11 +271,11 @@ class _Repair:
 
     # Partitions and journal.
 
-    def _plan_floors(self, log_id: bytes, catalog: Catalog) -> None:
-        """A dry run of a log that was not recovered: nothing but the old tails and the journal tell what there was."""
+    def _plan_unrecovered(self, log_id: bytes, catalog: Catalog) -> None:
+        """Plan a dry run for a log that was not recovered: only the previous tails and the journal hold its state."""
         floors = read_floors(self.files, self.path, log_id)
         journal = self._journal(log_id)
-        planner = Planner(self.files, self.path, _entries(journal), self._tell, cached=True)
+        planner = Planner(self.files, self.path, _entries(journal), self._report_progress, cached=True)
         for place in catalog.places():
             self._note_plan(catalog, planner.plan(place, facts_of_floor(floors, place)))
         self._note_journal(journal, None)
@@ -290,23 +294,23 @@ class _Repair:
         return salvage_all(self.files, directory, log_id)
 
     def _note_journal(self, journal: list[Salvaged], slots: Slots | None) -> bool:
-        """Tell what is wrong with the journal; whether a new one is begun."""
+        """Report what is wrong with the journal, and return whether a new one must be started."""
         whys = [f"{each.file.path.rpartition('/')[2]}: {why}" for each in journal for why in each.damage]
         if slots is not None:
             whys += slots.journal_whys()
         for why in whys:
-            self._tell_step("journal", None, None, why)
+            self._report_step("journal", None, None, why)
         return bool(whys)
 
     def _mend_live(self, log_id: bytes, catalog: Catalog, tails: Tails, journal_bytes: int) -> None:
-        """With tails that can be believed: they say what is failed, and up to where everything was published."""
+        """Repair with valid tails: they record what failed, and up to where everything was published."""
         if self.steps and not self.dry_run:
             catalog = self._catalog(log_id).catalog
         journal = self._journal(log_id)
         entries = _entries(journal)
         slots = Slots(tails, entries, journal_damaged=any(each.damage for each in journal))
         begins_journal = self._note_journal(journal, slots)
-        planner = Planner(self.files, self.path, entries, self._tell, cached=self.dry_run)
+        planner = Planner(self.files, self.path, entries, self._report_progress, cached=self.dry_run)
         plans = []
         for place in catalog.places():
             plan = planner.plan(place, slots.facts(place))
@@ -340,7 +344,7 @@ class _Repair:
             state = self.mender.mend(plan, _topic_of(catalog, plan.place))
         except BaseException:
             if marks and newest is not None and self._newest(tails, plan.place) == newest:
-                # It is still the segment that the slot tells of, so appends go on there as they did before.
+                # It is still the segment that the slot names, so appends continue there as before.
                 tails.words[word] = 0
             else:
                 self.halfway = marks
@@ -349,7 +353,7 @@ class _Repair:
             slots.reset(plan.place, state)
 
     def _newest(self, tails: Tails, place: SlotPlace) -> int | None:
-        """The inode of the segment that a slot's state names as the newest, which a segment written anew has not."""
+        """Return the inode of the newest segment by the slot's state; a rewritten segment has another one."""
         block = tails.read_block(place.slot)
         if block is None or block[2] != place.incarnation:
             return None
@@ -361,7 +365,7 @@ class _Repair:
             return
         topic, partition = _topic_of(catalog, plan.place), plan.place.partition
         for why in plan.why:
-            self._tell_step("partition", topic, partition, why)
+            self._report_step("partition", topic, partition, why)
         for lost in plan.lost:
             self.lost.append(Damage(topic, partition, *lost))
             self.notes += _consequences(topic, plan.start, lost.first, lost.last)
@@ -377,16 +381,18 @@ def _topic_of(catalog: Catalog, place: SlotPlace) -> str:
 
 
 def _consequences(topic: str, start: int, first: int, last: int) -> list[str]:
-    """What follows from the loss of records that Tailrace keeps for itself."""
+    """Return what follows from the loss of records of an internal topic."""
     group = group_of(topic)
     if group is not None:
         before = "has no cursors any more and begins where its consumers say" if first <= start else (
-            "goes on from the cursors stored before, and may read again what it had read"
+            "continues at the cursors stored before, and may read again what it had read"
         )  # fmt: skip
         return [f"the group {group!r} loses what was stored at {first} to {last} of its own topic: it {before}"]
+    if marked_topic(topic) is not None:
+        return [f"marks of deleted records at {first} to {last} of {topic} are lost: those records may show again"]
     if topic == "__applied":
-        told = "an application whose last marker was among them may apply its last batch twice"
-        return [f"markers of batches at {first} to {last} are lost: {told}"]
+        consequence = "an application whose last marker was among them may apply its last batch twice"
+        return [f"markers of batches at {first} to {last} are lost: {consequence}"]
     if topic == "__outbox":
         return [f"frames that a transaction of Spark had yet to deliver, at {first} to {last} of __outbox, are lost"]
     return []

@@ -1,9 +1,8 @@
-"""Statistics: a log and its topics in numbers, cheap enough to be asked for every second."""
+"""Statistics: a log and its topics in numbers, cheap enough to be read every second."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, proxy
 
@@ -18,14 +17,14 @@ from tailrace.disk.segment import (
     lost_ranges,
     read_footer,
     read_segment_header,
-    segment_base,
     segment_name,
 )
-from tailrace.disk.tails import END, SLOTS_WORD, START
+from tailrace.disk.segment_facts import Key
+from tailrace.disk.tails import BLOCK_A, BLOCK_B, BLOCK_FLAGS, END, REWRITES_SHIFT, SLOTS_WORD, START
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.names import is_internal
 from tailrace.records import to_datetime
-from tailrace.settings import TopicSettings
+from tailrace.settings import TopicSettings, unknown_settings
 from tailrace.types import JournalInfo, Latency, Stats, TopicInfo
 
 if TYPE_CHECKING:
@@ -35,22 +34,24 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.gauges import Histogram
     from tailrace.disk.partition import Partition
+    from tailrace.disk.segment_facts import SegmentFacts
     from tailrace.disk.store import Store
+    from tailrace.disk.tails import State
     from tailrace.engine.engine import Engine
     from tailrace.types import Settings
 
-# A rate is taken over at least so long, so that two calls in a row do not show noise.
+# A rate is measured over at least this time, so that two calls in a row do not show noise.
 RATE_SECONDS_MIN = 1.0
 # The disk is nearly full when less than a twentieth of it is free, or less than this, whichever is smaller;
 NEARLY_FULL_BYTES = 1 << 30
-# or when it will be full so soon at the rate of the last seconds.
+# or when it will be full within this time at the rate of the last seconds.
 NEARLY_FULL_SECONDS = 3_600.0
-# The first call has nothing to compare with: it counts the records of so long.
+# The first call has no earlier sample: it counts the records of this many seconds.
 RECENT_SECONDS = 10
 
 
 def stats(engine: Engine) -> Stats:
-    """The whole log in numbers, over all its processes."""
+    """Return the statistics of the whole log, over all its processes."""
     store = engine.store
     gauges = store.context.gauges
     if gauges is not None:
@@ -89,7 +90,7 @@ def stats(engine: Engine) -> Stats:
 
 
 def _full_in(free: int, rate: float, topics: Iterable[tuple[TopicEntry, list[Size]]]) -> float | None:
-    """Seconds until the disk is full at a rate of bytes a second; None when limits of the topics stop it before."""
+    """Return the seconds until the disk is full at a rate in bytes per second; None if limits stop the growth first."""
     if rate <= 0:
         return None
     growth = longest = 0.0
@@ -103,14 +104,14 @@ def _full_in(free: int, rate: float, topics: Iterable[tuple[TopicEntry, list[Siz
         if limit is not None:
             growth += max(0, limit + segments - sum(size.bytes for size in sizes))
         else:
-            # Of what is appended from now on no more is kept than what comes in so long, a segment more included.
+            # Such a topic keeps the records of its retention time, and a segment that is not yet due.
             seconds = parse_duration(retain)
             longest = max(longest, seconds + min(seconds, entry.segment_age))
     return free / rate if growth + rate * longest > free else None
 
 
 def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
-    """The topics that a pattern matches, by name; internal ones are not shown."""
+    """Return the topics that a pattern matches, by name, without internal ones."""
     survey = _survey_of(engine.store)
     found = []
     for name, entry in sorted(engine.refresh().by_name.items()):
@@ -130,74 +131,75 @@ def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
                 settings=settings,
                 lost_records=sum(size.lost for size in sizes),
                 derived=derived,
+                unknown=unknown_settings(entry.settings),
             )
         )
     return found
 
 
 class Size(NamedTuple):
-    """One partition: its offsets, the bytes of its segments, and the times of its first and last frame."""
+    """The measures of one partition: its offsets, the bytes of its segments, the times of its first and last frame."""
 
     start: int = 0
     end: int = 0
     bytes: int = 0
     oldest: int | None = None
     newest: int | None = None
-    # How many of the offsets a repair gave up.
+    # The number of offsets whose records a repair gave up, and of those whose records rewrites removed.
     lost: int = 0
+    removed: int = 0
 
     @property
     def records(self) -> int:
-        """How many records it holds."""
-        return self.end - self.start - self.lost
+        """The number of records."""
+        return self.end - self.start - self.lost - self.removed
 
 
-# The offsets (first and last) of the placeholders in a segment, under its base and the inode of its file.
+# For each segment, by base and salt, the offsets (first and last) of its placeholders.
 Holes = dict[tuple[int, int], list[tuple[int, int]]]
 
 
-class Sealed(NamedTuple):
-    """The segments of a partition before the newest, those below its start left out: they may be gone any moment."""
-
-    first: int
-    newest: int
-    bytes: int
-    holes: Holes
-
-
 class PartitionSurvey:
-    """What was found out about a store's partitions: asked again only where an end has moved."""
+    """The measures of a store's partitions, cached; a partition is measured again when its start or end has changed."""
 
     def __init__(self, store: Store) -> None:
-        # Weak, or what is remembered of a store would keep it for ever.
+        # A proxy, because a strong reference would keep the store alive as long as its survey.
         self.store: Store = proxy(store)
         self.files: Files = store.files
-        self.known: dict[int, tuple[int, Size]] = {}
-        self.sealed: dict[int, Sealed] = {}
+        # By slot: the topic and the counts of rewrites in both state blocks for which a measure is valid, and it.
+        self.known: dict[int, tuple[tuple[int, int, int], Size]] = {}
+        self.holes: dict[int, Holes] = {}
         self.samples: dict[int, list[tuple[float, int]]] = {}
         self.parsed: dict[int, tuple[TopicEntry, TopicSettings]] = {}
         self.journal_file: JournalFile | None = None
         self.ends: list[int] = []
         self.starts: list[int] = []
+        self.rewrites: list[tuple[int, int]] = []
 
     def load(self) -> None:
-        """Take every end and start at once."""
+        """Load the end and the start of every slot at once."""
         tails = self.store.tails
         slots = tails.words[SLOTS_WORD]
         tails.holds(max(slots - 1, 0))
         self.ends, self.starts = tails.column(END, slots), tails.column(START, slots)
+        # The count is the upper part of a word of each state block.
+        counts = [tails.column(block + BLOCK_FLAGS, slots) for block in (BLOCK_A, BLOCK_B)]
+        self.rewrites = [(a >> 32 + REWRITES_SHIFT, b >> 32 + REWRITES_SHIFT) for a, b in zip(*counts, strict=True)]
 
     def sizes(self, entry: TopicEntry) -> list[Size]:
-        """The partitions of a topic that hold anything."""
+        """Return the measures of those partitions of a topic that ever had records."""
         found = []
         for slot in entry.slots:
             if slot >= len(self.ends) or not self.ends[slot]:
                 continue
             start, end = self.starts[slot], self.ends[slot]
-            incarnation, size = self.known.get(slot, (0, Size()))
-            if (incarnation, size.start, size.end) != (entry.id, start, end):
-                size = self._measure(slot, start, end, size if incarnation == entry.id else Size())
-                self.known[slot] = (entry.id, size)
+            key = (entry.id, *self.rewrites[slot])
+            known, size = self.known.get(slot, ((0, 0, 0), Size()))
+            if (known, size.start, size.end) != (key, start, end) or (key[1] | key[2]) & 1:
+                if known[0] != entry.id:
+                    self.holes.pop(slot, None)
+                size = self._measure(slot, start, end, size if known == key else Size())
+                self.known[slot] = (key, size)
             found.append(size)
         return found
 
@@ -208,52 +210,61 @@ class PartitionSurvey:
             return Size(start, end)
         state = block[1]
         try:
-            sealed = self.sealed.get(slot)
-            if sealed is None or sealed.newest != state.base or start != before.start:
-                sealed = self.sealed[slot] = self._list(partition, state.base, start, sealed)
-            # A repair seals what it writes, so that a segment which takes appends has no placeholders.
-            holes = sealed.holes if state.active else {**sealed.holes, **self._look(partition, [state.base], sealed)}
+            facts = self._facts(partition, state)
+            first = facts.base(0) if facts.total else state.base
             oldest = before.oldest
             if oldest is None or start != before.start:
-                oldest = self._oldest(partition, sealed.first, start)
+                oldest = self._oldest(partition, first, start)
             newest = self._newest(partition, state.base, state.last)
+            if newest is None:
+                # A vacuum that rewrites the newest segment begins another one, which is empty.
+                counts = facts.records_before
+                row = next((row for row in reversed(range(len(counts) - 1)) if counts[row] < counts[row + 1]), None)
+                newest = None if row is None else self._newest(partition, facts.base(row), 0)
+            ranges = [(max(low, start), min(high, end - 1)) for low, high in self._lost(partition, state, facts)]
         except (FileNotFoundError, VersionError):
-            # Trimmed or dropped in this moment; the next call sees it.
+            # It is being trimmed or dropped; the next call measures it.
             return Size(start, end)
-        ranges = [(max(first, start), min(last, end - 1)) for found in holes.values() for first, last in found]
         lost = sum(last - first + 1 for first, last in ranges if first <= last)
-        return Size(start, end, sealed.bytes + state.position, oldest, newest, lost)
+        # A footer does not tell removed from lost records, which are known from the placeholders.
+        begin = next((base for base in facts.listed if base >= start), end)
+        counted = sum(last - first + 1 for first, last in ranges if begin <= first <= last and first < state.base)
+        removed = max(0, facts.missing(start) - counted)
+        return Size(start, end, self._sealed_bytes(partition, facts) + state.position, oldest, newest, lost, removed)
 
-    def _list(self, partition: Partition, newest: int, start: int, before: Sealed | None) -> Sealed:
-        names = self.files.list_directory(partition.path)
-        bases = sorted(base for name in names if (base := segment_base(name)) is not None and base <= newest)
-        kept = [base for base, following in pairwise(bases) if following > start]
-        stats = [self.files.stat(f"{partition.path}/{segment_name(base)}") for base in kept]
-        size = sum(stat.size for stat in stats if stat is not None)
-        return Sealed(min(kept, default=newest), newest, size, self._look(partition, kept, before))
+    def _facts(self, partition: Partition, state: State) -> SegmentFacts:
+        cache = self.store.indexes.facts
+        return cache.load(partition, cache.look(partition, Key.of(partition, state)))
 
-    def _look(self, partition: Partition, bases: Iterable[int], before: Sealed | None) -> Holes:
-        """The placeholders in sealed segments; those that were looked at before are not opened again."""
+    def _sealed_bytes(self, partition: Partition, facts: SegmentFacts) -> int:
+        """Return the size of the sealed segments, without those below the start, which may be removed at any moment."""
+        size = facts.bytes_before[-1] - facts.bytes_before[0]
+        stats = [self.files.stat(f"{partition.path}/{segment_name(facts.base(row))}") for row in facts.odd]
+        return size + sum(stat.size for stat in stats if stat is not None)
+
+    def _lost(self, partition: Partition, state: State, facts: SegmentFacts) -> list[tuple[int, int]]:
+        """Return the offsets (first and last) of the placeholders; a segment is opened once for this."""
+        before = self.holes.get(partition.slot, {})
         found: Holes = {}
-        for base in bases:
-            path = f"{partition.path}/{segment_name(base)}"
-            stat = self.files.stat(path)
-            if stat is None:
-                # Removed in this moment, or missing, which is damage and no loss that a repair has named.
-                continue
-            known = before.holes.get((base, stat.inode)) if before is not None else None
-            found[base, stat.inode] = self._holes(path, base) if known is None else known
-        return found
+        for row in facts.short:
+            key = (facts.base(row), facts.salts[row])
+            found[key] = before[key] if key in before else self._holes(partition, key[0])
+        if not state.active:
+            # A repair seals every segment that it writes, so an active segment has no placeholders.
+            key = (state.base, state.salt)
+            found[key] = before[key] if key in before else self._holes(partition, key[0])
+        self.holes[partition.slot] = found
+        return [each for ranges in found.values() for each in ranges]
 
-    def _holes(self, path: str, base: int) -> list[tuple[int, int]]:
-        descriptor = self.files.open(path)
+    def _holes(self, partition: Partition, base: int) -> list[tuple[int, int]]:
+        descriptor = self.files.open(f"{partition.path}/{segment_name(base)}")
         try:
             return [(base + first, base + last) for first, last in lost_ranges(self.files, descriptor)]
         finally:
             self.files.close(descriptor)
 
     def _oldest(self, partition: Partition, base: int, start: int) -> int | None:
-        """The smallest time of the first frame kept, or of its stretch when a trim cut into the segment."""
+        """Return the smallest time in the first frame, or in its index entry if a trim cut into the segment."""
         descriptor = self.files.open(f"{partition.path}/{segment_name(base)}")
         try:
             header = read_segment_header(self.files, descriptor)
@@ -268,7 +279,7 @@ class PartitionSurvey:
             self.files.close(descriptor)
 
     def _newest(self, partition: Partition, base: int, last: int) -> int | None:
-        """The largest time of the last frame; recovery may know no last frame, but then there is a footer."""
+        """Return the largest time in the last frame, or in the footer if recovery stored no last frame."""
         descriptor = self.files.open(f"{partition.path}/{segment_name(base)}")
         try:
             if last:
@@ -281,7 +292,7 @@ class PartitionSurvey:
             self.files.close(descriptor)
 
     def rate(self, entry: TopicEntry, end: int) -> float:
-        """Records appended a second since an earlier call in this process; at the first, by the newest timestamps."""
+        """Return the records per second since an earlier call in this process; at the first call, by the timestamps."""
         now = self.files.monotonic()
         samples = self.samples.setdefault(entry.id, [])
         while len(samples) > 1 and now - samples[1][0] >= RATE_SECONDS_MIN:
@@ -294,34 +305,37 @@ class PartitionSurvey:
         return max(0, end - first) / (now - began)
 
     def _recent(self, entry: TopicEntry) -> int:
-        """How many records have a timestamp of the last ten seconds."""
+        """Return how many records have a timestamp within the last RECENT_SECONDS."""
         since = self.files.now_us() - RECENT_SECONDS * 1_000_000
         count = 0
         for slot in entry.slots:
-            incarnation, size = self.known.get(slot, (0, Size()))
+            known, size = self.known.get(slot, ((0, 0, 0), Size()))
             partition = self.store.locate(slot)
-            if incarnation == entry.id and partition is not None and size.newest is not None and size.newest >= since:
+            if known[0] == entry.id and partition is not None and size.newest is not None and size.newest >= since:
                 reader = self.store.reader(partition)
                 try:
                     count += max(0, size.end - reader.offset_at(since))
                 except (CorruptionError, OffsetOutOfRangeError, TopicNotFoundError):
-                    # A listing shows what it can; reading the topic and verify() name the damage, and what a vacuum
-                    # or a drop removes in this moment is not there next time.
+                    # Listings skip what cannot be read: reading the topic and verify() report damage, and after a
+                    # vacuum or a drop the next call no longer sees the records.
                     continue
                 finally:
                     reader.close()
         return count
 
     def settings(self, entry: TopicEntry) -> tuple[Settings, tuple[str, ...]]:
-        """The settings of a topic, for the caller to keep, and which of them follow from others."""
+        """Return the known settings of a topic as a copy for the caller, and which of them are derived from others."""
         known, found = self.parsed.get(entry.id, (None, None))
         if known is not entry or found is None:
-            found = TopicSettings.from_json({**entry.settings, "partitions": len(entry.slots)})
+            # A listing names a topic of a newer version too, or it would pass for one that does not exist.
+            unknown = unknown_settings(entry.settings)
+            stored = {name: value for name, value in entry.settings.items() if name not in unknown}
+            found = TopicSettings.from_json({**stored, "partitions": len(entry.slots)})
             self.parsed[entry.id] = (entry, found)
         return found.to_user(), found.derived
 
     def journal(self) -> JournalInfo:
-        """The journal's files; entries seen by an earlier call are not read again."""
+        """Return the size of the journal; entries that an earlier call read are not read again."""
         directory = f"{self.store.path}/journal"
         numbers = journal_numbers(self.files, directory)
         if not numbers:

@@ -1,4 +1,4 @@
-"""Verification: every stored byte read again and compared with its checksums, footers and neighbours."""
+"""Verification: reads every stored byte again and compares it with its checksums, footers and neighbours."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tailrace.disk.segment import (
 from tailrace.disk.tails import DAMAGED, END, FAILED, word_of
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError, VersionError
 from tailrace.maintain.namespaces import nameless_in
+from tailrace.marks import find_marks
 from tailrace.names import IDENTITY_NAME, is_internal
 from tailrace.types import Damage, VerifyReport
 
@@ -44,15 +45,15 @@ Progress = Callable[[int, int], None]
 def verify(engine: Engine, match: str = "...", progress: Progress | None = None) -> VerifyReport:
     """Read every segment of the topics that a pattern matches, the catalog and the journal's headers.
 
-    Reading goes on behind each damage, and every damaged range is reported. `progress` is told (bytes done, bytes in
-    all). What other processes append meanwhile is left for the next time. Only records of users' topics are counted.
-    VersionError when nothing is damaged, and something is of a version that only a newer Tailrace knows.
+    Reading continues after each damage, and every damaged range is reported. `progress` is called with (bytes done,
+    bytes in all). What other processes append meanwhile is left for the next time. Only records of users' topics are
+    counted. Raise VersionError if nothing is damaged, and something has a version that only a newer Tailrace can read.
     """
     return _Verifier(engine, progress).run(match)
 
 
 class _File(NamedTuple):
-    """One segment to be read: the offsets that it should hold, and where its frames end if it has no footer."""
+    """One segment to read: the offsets that it should hold, and where its frames end if it has no footer."""
 
     topic: str | None
     partition: Partition
@@ -83,14 +84,14 @@ class _Verifier:
         catalog = self.engine.refresh()
         todo = self._files(None, self.store.catalog_partition)
         for entry in sorted(catalog.by_name.values(), key=lambda entry: entry.name):
-            # The internal topics belong to everything, and to no pattern.
+            # Internal topics are part of everything, and match no pattern.
             if match == "..." or (names.match(match, entry.name) and not is_internal(entry.name)):
                 for slot in entry.slots:
                     partition = self.store.locate(slot)
-                    if partition is not None:
+                    if partition is not None and partition.topic_id == entry.id:
                         todo += self._files(entry.name, partition)
         self.total = sum(file.size for file in todo)
-        self._tell(0)
+        self._report_progress(0)
         for file in todo:
             self._check(file)
         self._check_journal()
@@ -99,7 +100,7 @@ class _Verifier:
         self._check_failed()
         self._check_namespaces()
         if self.newer and not self.damage:
-            # It is whole as far as this version can tell, and that is not known of all of it.
+            # No damage was found, but not everything could be checked.
             raise VersionError(f"{self.newer[0].file}: {self.newer[0].reason}")
         self.damage += self.newer
         seconds = self.files.monotonic() - began
@@ -107,7 +108,7 @@ class _Verifier:
             self.done, self.records, self.segments, tuple(self.damage), seconds, tuple(self.lost)
         )  # fmt: skip
 
-    def _tell(self, count: int) -> None:
+    def _report_progress(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.total, self.done))
@@ -116,10 +117,10 @@ class _Verifier:
         if file.topic is not None and not is_internal(file.topic):
             self.records += records
 
-    # What there is, and whether it joins.
+    # The segments of a partition, and whether they join.
 
     def _files(self, topic: str | None, partition: Partition) -> list[_File]:
-        """The segments of a partition up to the end that stands now; those that are missing are reported."""
+        """Return the segments of a partition up to its current end; missing ones are reported."""
         self.looked.append((topic, partition))
         start = partition.start
         block = self.store.tails.read_block(partition.slot)
@@ -131,7 +132,7 @@ class _Verifier:
             found = []
         bases = [base for name in found if (base := segment_base(name)) is not None and base < end]
         if not partition.alive:
-            if not self.store.is_dropped(partition.slot):
+            if not self.store.is_dropped(partition.slot, partition.incarnation):
                 self._report(topic, partition, None, None, self.store.tails.path, word_of(partition.slot) * 8,
                              "its slot in the tails was cleared")  # fmt: skip
             return []
@@ -140,7 +141,7 @@ class _Verifier:
         for base, following in pairwise([*bases, end]):
             path = f"{partition.path}/{segment_name(base)}"
             stat = self.files.stat(path)
-            # Readers begin at the start, and the vacuum that removes what lies below it has not run yet.
+            # Readers start at `start`; a vacuum that removes what is below it may not have run yet.
             if stat is not None and following > start:
                 newest = following == end
                 size = state.position if newest and state is not None and state.base == base else stat.size
@@ -151,12 +152,14 @@ class _Verifier:
         return files
 
     def _gone(self, partition: Partition, stop: int) -> bool:
-        """Whether the records up to an offset were trimmed or dropped meanwhile."""
+        """Return whether the records up to an offset were trimmed or dropped meanwhile."""
         return not partition.alive or partition.start >= stop
 
     # One segment.
 
     def _check(self, file: _File) -> None:
+        # Before the file is opened: a vacuum may replace it at any time, and tells the marks of it afterwards.
+        rewrites = self._rewrites_told(file)
         try:
             descriptor = self.files.open(file.path)
         except FileNotFoundError:
@@ -164,7 +167,7 @@ class _Verifier:
                 self._report_file(file, file.base, 0, "the segment is missing")
             return
         try:
-            self._check_open(file, descriptor)
+            self._check_open(file, descriptor, rewrites)
         except VersionError as error:
             partition = None if file.topic is None else file.partition.index
             self.newer.append(Damage(file.topic, partition, file.base, file.stop - 1, file.path, 0, error.message))
@@ -172,18 +175,31 @@ class _Verifier:
             self.files.close(descriptor)
         self.segments += 1
 
-    def _check_open(self, file: _File, descriptor: int) -> None:
+    def _rewrites_told(self, file: _File) -> int:
+        """Return how often a segment was rewritten at least, by the marks of its topic."""
+        topic_id, index = file.partition.topic_id, file.partition.index
+        try:
+            marks = None if file.topic is None else find_marks(self.engine, topic_id, index)
+            newest = None if marks is None else marks.follow().table.rewrite_of(file.base)
+        except (CorruptionError, TopicNotFoundError):
+            # Damaged marks are reported as such.
+            return 0
+        return 0 if newest is None or newest.base != file.base else newest.rewrites
+
+    def _check_open(self, file: _File, descriptor: int, rewrites: int) -> None:
         partition = file.partition
         header = read_segment_header(self.files, descriptor)
         if header is None or not header.belongs(partition.topic_id, partition.index, file.base):
             whose = "is damaged" if header is None else header.misfit(partition.topic_id, partition.index)
             self._report_file(file, file.base, 0, f"the header {whose}")
-            self._tell(file.size)
+            self._report_progress(file.size)
             return
+        if header.rewrites < rewrites:
+            self._report_file(file, file.base, 0, "the segment is older than the marks of its topic say")
         footer = read_footer(self.files, descriptor, header.salt)
         stop = self._frames_stop(file, footer, header.salt, descriptor)
         index = Index(header.salt)
-        source = _Source(self.files, descriptor, stop, self._tell)
+        source = _Source(self.files, descriptor, stop, self._report_progress)
         undecodable, lost = self._walk(file, source, index)
         source.finish()
         sealed = not file.newest or (
@@ -205,10 +221,10 @@ class _Verifier:
             if after < file.stop and not self._gone(partition, file.stop):
                 missing = f"{partition.path}/{segment_name(after)}"
                 self._report(file.topic, partition, after, file.stop - 1, missing, 0, "the segment is missing")
-        self._tell(self.files.stat_open(descriptor).size - stop if footer is not None else 0)
+        self._report_progress(self.files.stat_open(descriptor).size - stop if footer is not None else 0)
 
     def _frames_stop(self, file: _File, footer: Index | None, salt: int, descriptor: int) -> int:
-        """Where the published frames of a segment end."""
+        """Return where the published frames of a segment end."""
         if footer is not None:
             return footer.position
         state = file.state
@@ -217,13 +233,13 @@ class _Verifier:
         return self.files.stat_open(descriptor).size
 
     def _walk(self, file: _File, source: _Source, index: Index) -> tuple[list[tuple[int, int, int, str]], list[Damage]]:
-        """Take in the frames that fit one after another; which of them hold nonsense, and which stand for lost ones."""
+        """Add the consecutive valid frames to the index; return those with invalid columns, and the placeholders."""
         wrong, lost = [], []
         for found in walk(source.read, HEADER_BYTES, 0, salt_chain(index.salt), source.stop, bodies=True):
             header = found.header
             if header.lost:
                 lost.append(self._lost(file, header, found.body, found.position))
-            elif not header.codec:
+            elif not header.placeholder and not header.codec:
                 try:
                     columns(header, found.body, 0)
                 except CodecError as error:
@@ -240,16 +256,16 @@ class _Verifier:
         )
 
     def _compare(self, file: _File, index: Index, footer: Index) -> None:
-        """Hold the footer against the frames, and the segment against its neighbour."""
+        """Compare the footer with the frames, and the segment with its neighbour."""
         after = file.base + index.span
-        if not all(getattr(index, name) == getattr(footer, name) for name in Index.__slots__):
+        if not index.matches(footer):
             self._report_file(file, file.base, footer.position, "the footer does not fit the frames", last=after - 1)
-        # The newest one may have grown and been sealed since its end was taken.
+        # The newest one may have grown and been sealed since its end was read.
         if after > file.stop and not file.newest and not self._gone(file.partition, file.stop):
             self._report_file(file, file.stop, footer.position, "a segment reaches into the next one", last=after - 1)
 
     def _find_damage(self, file: _File, index: Index) -> None:
-        """Read a segment that does not fit as a user would, on behind every damage, and report what cannot be read."""
+        """Read a segment that does not fit like a user would, past every damage, and report what cannot be read."""
         reader = self.store.reader(file.partition)
         # A trim may have cut into the segment.
         offset, stop = max(file.base, file.partition.start), min(file.stop, file.partition.end)
@@ -261,7 +277,7 @@ class _Verifier:
                         self._count(file, frame.header.count)
                         if frame.header.lost:
                             self.lost.append(self._lost(file, frame.header, frame.body, 0))
-                        else:
+                        elif not frame.header.placeholder:
                             reader.columns(frame)
                     if offset < stop:
                         self._report_file(file, offset, index.position, "records are missing")
@@ -276,7 +292,7 @@ class _Verifier:
                 except OffsetOutOfRangeError:
                     if file.partition.start <= offset:
                         return
-                    # Trimmed meanwhile: what is left is looked at.
+                    # Trimmed meanwhile: continue with what is left.
                     offset = file.partition.start
                 except TopicNotFoundError:
                     return
@@ -286,7 +302,7 @@ class _Verifier:
     # The tails.
 
     def _check_words(self) -> None:
-        """Words that hide what their checksummed blocks say; a writer at work is between the two for a moment only."""
+        """Report words that hide what their checksummed blocks say, twice in a row: a writer may be between the two."""
         tails = self.store.tails
         found = {slot for slot, _, _ in tails.mismatches(strict=False)}
         if found:
@@ -301,7 +317,7 @@ class _Verifier:
                 self._report(topic, partition, partition.end, state.end - 1, tails.path, place, "the tails hide them")
 
     def _check_blocks(self) -> None:
-        """Slots of which no block says how they go on: all is read, and nothing can be appended."""
+        """Report slots without a valid block for their end: all records can be read, and nothing can be appended."""
         tails = self.store.tails
         for look_again in (True, False):
             blind = [place for place in self.looked if place[1].alive and _is_blind(tails, place[1].slot)]
@@ -316,7 +332,7 @@ class _Verifier:
                              "its newest state block in the tails is damaged")  # fmt: skip
 
     def _check_failed(self) -> None:
-        """Partitions that recovery found damaged, though what they show can be read: what it missed lies behind."""
+        """Report partitions that recovery marked damaged although all that they show can be read."""
         named = {(each.topic, each.partition) for each in self.damage}
         tails = self.store.tails
         for topic, partition in self.looked:
@@ -327,7 +343,7 @@ class _Verifier:
     # The journal.
 
     def _check_journal(self) -> None:
-        """The headers: entries end where they no longer fit, so that nothing else can be told from them."""
+        """Check the headers: entries end where they no longer fit, so that nothing else can be checked."""
         directory = f"{self.store.path}/journal"
         for number in journal_numbers(self.files, directory):
             file = JournalFile(self.files, directory, number, self.store.context.log_id)
@@ -341,17 +357,17 @@ class _Verifier:
                     self.damage.append(Damage(None, None, None, None, file.path, 0, "the header is damaged"))
             finally:
                 file.close()
-            self._tell(SECTOR_BYTES * len(SECTORS))
+            self._report_progress(SECTOR_BYTES * len(SECTORS))
 
     def _sectors(self, file: JournalFile) -> Iterator[bool]:
-        """Whether anything was ever written to each header: a maker may have died before."""
+        """Yield whether anything was ever written to each header: its creator may have died before."""
         for at in SECTORS:
             yield any(self.files.read(file.descriptor, SECTOR_BYTES, at))
 
     # The namespaces.
 
     def _check_namespaces(self) -> None:
-        """Those that nobody can open any more; the others are logs of their own."""
+        """Report namespaces that cannot be opened any more; the others are logs of their own."""
         for name, location in nameless_in(self.files, self.store.path):
             file = f"{location}/{IDENTITY_NAME}"
             reason = f"the identity of the namespace {name!r} is missing"
@@ -359,7 +375,7 @@ class _Verifier:
         for link in broken_links(self.files, self.store.path):
             self.damage.append(Damage(None, None, None, None, link, 0, "a symbolic link to namespaces leads nowhere"))
 
-    # Reporting.
+    # Reports.
 
     def _report_file(self, file: _File, first: int, position: int, reason: str, *, last: int | None = None) -> None:
         last = file.stop - 1 if last is None else last
@@ -380,25 +396,25 @@ class _Verifier:
 
 
 def _is_blind(tails: Tails, slot: int) -> bool:
-    """Whether no block of a slot is as new as its end, which is stored after its block."""
+    """Return whether no block of a slot is as new as its end, which is stored after its block."""
     end = tails.words[word_of(slot) + END]
     block = tails.read_block(slot)
     return tails.is_blind(slot) if block is None else block[1].end < end
 
 
 class _Source:
-    """An open segment read in large pieces, however small the pieces are that a walk asks for."""
+    """An open segment that is read in large pieces, however small the reads of a walk are."""
 
-    def __init__(self, files: Files, descriptor: int, stop: int, tell: Callable[[int], None]) -> None:
+    def __init__(self, files: Files, descriptor: int, stop: int, report_progress: Callable[[int], None]) -> None:
         self.files = files
         self.descriptor = descriptor
         self.stop = stop
-        self.tell = tell
-        self.first = self.told = 0
+        self.report_progress = report_progress
+        self.first = self.reported = 0
         self.buffer = memoryview(b"")
 
     def read(self, count: int, position: int) -> memoryview:
-        """So many bytes, fewer only at the end of the file."""
+        """Return `count` bytes, fewer only at the end of the file."""
         at = position - self.first
         if at < 0 or at + count > len(self.buffer):
             self._advance(position)
@@ -408,10 +424,10 @@ class _Source:
         return self.buffer[at : at + count]
 
     def finish(self) -> None:
-        """Count the rest."""
+        """Count the rest as done."""
         self._advance(self.stop)
 
     def _advance(self, position: int) -> None:
-        if position > self.told:
-            self.tell(position - self.told)
-            self.told = position
+        if position > self.reported:
+            self.report_progress(position - self.reported)
+            self.reported = position

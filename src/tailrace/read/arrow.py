@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib import import_module
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from tailrace.errors import CorruptionError, LimitError, MissingExtraError
+from tailrace.errors import CorruptionError, LimitError
+from tailrace.extras import pyarrow, require
+from tailrace.read.picked import Picked
 from tailrace.records import decode_headers
 
 if TYPE_CHECKING:
@@ -18,31 +18,15 @@ if TYPE_CHECKING:
 
     from tailrace.disk.columns import Columns, FramePart
 
-# What 32-bit offsets can reach within one array.
+# The maximum of 32-bit offsets within one array.
 _ARRAY_BYTES_MAX = (1 << 31) - 1
 _INT32 = Struct("<i")
 _INT64 = Struct("<q")
 
 
-def require(module: str, extra: str) -> Any:
-    """Import an optional package, or say how to install it."""
-    found = sys.modules.get(module)
-    if found is not None:
-        return found
-    try:
-        return import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise MissingExtraError(f'This needs {package}: pip install "tailrace[{extra}]"', extra=extra) from None
-
-
-def pyarrow() -> Any:
-    return require("pyarrow", "arrow")
-
-
 @cache
 def schema() -> Any:
-    """The schema of every batch: one row a record."""
+    """Return the schema of every batch: one row per record."""
     pa = pyarrow()
     return pa.schema(
         [
@@ -59,7 +43,7 @@ def schema() -> Any:
 
 @cache
 def schema_of(names: tuple[str, ...]) -> Any:
-    """The schema of a batch with these columns only, in this order."""
+    """Return the schema of a batch with only these columns, in this order."""
     known = schema()
     for name in names:
         if name not in known.names:
@@ -68,36 +52,70 @@ def schema_of(names: tuple[str, ...]) -> Any:
 
 
 def batch_to_arrow(parts: Sequence[FramePart], names: tuple[str, ...] | None = None) -> Any:
-    """One pyarrow.RecordBatch of all parts; the bytes of a single uncompressed frame are shared, not copied.
+    """Return one pyarrow.RecordBatch of all parts; the bytes of a single uncompressed frame are shared, not copied.
 
-    With `names` only those columns are made.
+    With `names` only those columns are built.
     """
     pa = pyarrow()
     wanted = schema() if names is None else schema_of(names)
     parts = [part for part in parts if part.first < part.stop]
     if not parts:
         return pa.RecordBatch.from_pylist([], schema=wanted)
-    if sum(part.columns.value_blob.nbytes + part.columns.key_blob.nbytes for part in parts) > _ARRAY_BYTES_MAX:
-        hint = "Nothing is wrong with the records; read them in smaller batches: batches(max_records=...)."
-        raise LimitError("One Arrow batch holds 2 GiB at most.", hint=hint)
+    if any(type(part.columns) is Picked for part in parts):
+        return _filtered(parts, wanted)
+    _check_size(parts)
     return pa.RecordBatch.from_arrays([_MAKERS[name](parts) for name in wanted.names], schema=wanted)
 
 
+def _check_size(parts: Sequence[FramePart]) -> None:
+    if sum([part.columns.weight for part in parts]) > _ARRAY_BYTES_MAX:
+        hint = "Nothing is wrong with the records; read them in smaller batches: batches(max_records=...)."
+        raise LimitError("One Arrow batch holds 2 GiB at most.", hint=hint)
+
+
+def _filtered(parts: Sequence[FramePart], wanted: Any) -> Any:
+    """Return the batch of parts of which some are picked from their frames: whole stretches, then filtered by Arrow."""
+    pa = pyarrow()
+    sources, masks = [], []
+    for part in parts:
+        columns, mask = part.columns, b""
+        if type(columns) is Picked:
+            low, high, mask = columns.selection(part.first, part.stop)
+            part = part._replace(columns=columns.source, first=low, stop=high)
+        sources.append(part)
+        masks.append(mask or b"\1" * (part.stop - part.first))
+    shown = _fixed(pa.uint8(), _count(sources), b"".join(masks)).cast(pa.bool_())
+    _check_size(sources)
+    # What is equal for all records of a part is made for those that are shown.
+    made = [
+        _MAKERS[name](parts) if name in ("topic", "partition") else _kept(_MAKERS[name](sources), shown, _count(parts))
+        for name in wanted.names
+    ]
+    return pa.RecordBatch.from_arrays(made, schema=wanted)
+
+
+def _kept(column: Any, shown: Any, count: int) -> Any:
+    """Return the rows of a column that are shown."""
+    if column.null_count == len(column):
+        return pyarrow().nulls(count, column.type)
+    return column.filter(shown)
+
+
 def reader(batches: Iterable[Any], names: tuple[str, ...] | None = None) -> Any:
-    """A pyarrow.RecordBatchReader that pulls record batches one by one."""
+    """Return a pyarrow.RecordBatchReader that reads record batches one by one."""
     wanted = schema() if names is None else schema_of(names)
     return pyarrow().RecordBatchReader.from_batches(wanted, batches)
 
 
 def to_pandas(source: Any) -> Any:
-    """A pandas.DataFrame of a Table or a RecordBatchReader."""
+    """Return a pandas.DataFrame of a Table or a RecordBatchReader."""
     pyarrow()
     require("pandas", "pandas")
     return _table(source).to_pandas()
 
 
 def to_polars(source: Any) -> Any:
-    """A polars.DataFrame of a Table or a RecordBatchReader."""
+    """Return a polars.DataFrame of a Table or a RecordBatchReader."""
     pyarrow()
     return require("polars", "polars").from_arrow(_table(source))
 
@@ -166,7 +184,7 @@ def _joined(arrays: list[Any]) -> Any:
 
 
 def _offset_arrays(parts: Sequence[FramePart]) -> Iterator[Any]:
-    """Offsets of all parts; neighbours without a gap between them become one array."""
+    """Yield the offsets of all parts; adjacent parts without a gap become one array."""
     pa = pyarrow()
     start = stop = 0
     for part in parts:
@@ -182,7 +200,7 @@ def _offset_arrays(parts: Sequence[FramePart]) -> Iterator[Any]:
             start, stop = base + part.first, base + part.stop
         else:
             relative = _fixed(pa.int32(), part.stop - part.first, columns.offsets[part.first : part.stop])
-            # Of a plain number Arrow would first ask whether it is one of numpy's, which is slow where there is none.
+            # For a plain number Arrow would first check for a numpy scalar, which is slow if numpy is missing.
             yield require("pyarrow.compute", "arrow").add(relative.cast(pa.int64()), pa.scalar(base, pa.int64()))
     if start < stop:
         yield _range(start, stop)
@@ -192,7 +210,7 @@ def _range(start: int, stop: int) -> Any:
     pa = pyarrow()
     if hasattr(pa, "arange"):
         return pa.arange(start, stop)
-    # Versions of pyarrow before 21 have no arange.
+    # pyarrow before 21 has no arange.
     return _fixed(pa.int64(), stop - start, array("q", range(start, stop)))
 
 
@@ -214,7 +232,7 @@ def _times(parts: Sequence[FramePart]) -> ReadableBuffer:
 
 
 def _sums(parts: Sequence[FramePart]) -> ReadableBuffer:
-    """Times of frames that have one time for all records, or what each adds to the earliest: one sum for all frames."""
+    """Return the times of frames with one time for all records, or with deltas to the earliest; one sum for all."""
     pa = pyarrow()
     deltas: list[ReadableBuffer] = []
     bases: list[bytes] = []
@@ -224,7 +242,7 @@ def _sums(parts: Sequence[FramePart]) -> ReadableBuffer:
         bases.append(_INT64.pack(part.columns.time_base) * count)
     total = _count(parts)
     added: Any = _fixed(pa.int32(), total, deltas[0] if len(parts) == 1 else b"".join(deltas)).cast(pa.int64())
-    # Of a plain number Arrow would first ask whether it is one of numpy's, which is slow where there is none.
+    # For a plain number Arrow would first check for a numpy scalar, which is slow if numpy is missing.
     base: Any = pa.scalar(parts[0].columns.time_base, pa.int64())
     if len(parts) > 1:
         base = _fixed(pa.int64(), total, b"".join(bases))
@@ -245,7 +263,7 @@ def _key_array(part: FramePart) -> Any:
 
 
 def _header_array(part: FramePart) -> Any:
-    """Headers as lists; each distinct set of headers is decoded once."""
+    """Return headers as lists; each distinct set of headers is decoded once."""
     columns, headers_type = part.columns, schema().field("headers").type
     if columns.header_offsets is None:
         return pyarrow().nulls(part.stop - part.first, headers_type)
@@ -264,7 +282,7 @@ def _binary_array(part: FramePart, offsets: memoryview[int], blob: memoryview, v
         pa.binary(), part.stop - part.first, buffers, null_count=0 if valid is None else -1, offset=part.first
     )
     try:
-        # Costs under a nanosecond a record; without it wrong offsets would let Arrow read foreign memory.
+        # Costs under a nanosecond per record; without it wrong offsets would let Arrow read foreign memory.
         made.validate(full=True)
     except pa.ArrowInvalid as error:
         raise _corrupt(part, error) from None

@@ -1,4 +1,4 @@
-"""A batch: records that are made only when they are looked at."""
+"""A batch: a sequence that makes its records on access."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Batch(Sequence[Record]):
 
     def __init__(self, parts: Sequence[FramePart] = ()) -> None:
         self.parts: Sequence[FramePart] = parts
-        # Index in the batch at which each part begins, and the length of the batch at the end.
+        # The index in the batch at which each part starts, and the length of the batch at the end.
         self._starts = [*accumulate((part.stop - part.first for part in parts), initial=0)]
 
     def to_arrow(self) -> Any:
-        """The records as a pyarrow.RecordBatch; one frame's bytes are shared, those of several are joined."""
+        """Return the records as a pyarrow.RecordBatch; the bytes of one frame are shared, those of several joined."""
         from tailrace.read.arrow import batch_to_arrow
 
         return batch_to_arrow(self.parts)
 
     def values(self) -> list[bytes | None]:
-        """The values alone, which is several times faster than making records."""
+        """Return the values alone, which is several times faster than making records."""
         if len(self.parts) == 1:
             return self.parts[0].columns.values(self.parts[0].first, self.parts[0].stop)
         return [*chain.from_iterable(part.columns.values(part.first, part.stop) for part in self.parts)]
@@ -76,7 +76,7 @@ class Batch(Sequence[Record]):
                 ends = [columns.offset(first), columns.offset(stop - 1)]
                 runs[topic, partition] = [*runs.get((topic, partition), ends), *ends]
         where = [f"{topic}[{part}]@{min(ends)}..{max(ends)}" for (topic, part), ends in runs.items()]
-        # A batch over many partitions is still one line.
+        # A batch over many partitions still prints as one line.
         shown = ", ".join(where[:4]) + (f", and {len(where) - 4} more" if len(where) > 4 else "")
         return f"<Batch of {len(self)} records: {shown}>" if where else "<Batch of 0 records>"
 
@@ -95,7 +95,7 @@ _record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
 
 
 def _decoded(part: FramePart, stored: Iterable[bytes]) -> list[Headers]:
-    """The headers of some records of a part."""
+    """Return the headers of some records of a part."""
     try:
         return [*map(decode_headers, stored)]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Following: what is published after the end was reached, by any process, for as long as the caller wants."""
+"""Following: records that any process publishes after the end was reached, for as long as the caller reads."""
 
 from __future__ import annotations
 
@@ -6,76 +6,87 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.arguments import StartPoint
-from tailrace.disk.catalog import CATALOG_SLOT
-from tailrace.disk.tails import END, word_of
+from tailrace.disk import CATALOG_END_WORD
 from tailrace.errors import TopicNotFoundError
-from tailrace.names import is_pattern
-from tailrace.read.merge import merged
-from tailrace.read.request import check_partitions, settled
-from tailrace.read.span import READERS_OPEN_MAX, Request, Span, dropped, matching, one_by_one, open_span, resolve_each
+from tailrace.read.merge import merged, one_by_one
+from tailrace.read.request import Request, check_partitions, open_span, open_spans, present, resolve_point, settled
+from tailrace.read.span import READERS_OPEN_MAX, Span, dropped
+from tailrace.read.visibility import Visibility
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import TopicEntry
+    from tailrace.disk import TopicEntry
     from tailrace.disk.columns import FramePart
     from tailrace.engine.engine import Engine
+    from tailrace.read.iteration import IterationPlaces
 
-# Where the end of the catalog stands among the words of the tails.
-CATALOG_END = word_of(CATALOG_SLOT) + END
-# A store into the tails whose event got lost is noticed after this.
+# A store to the tails whose file event got lost is noticed after this time.
 WAIT_SECONDS_MAX = 0.1
-# A follower that was woken so often for others in a row rests this long before it looks again.
+# A follower that was woken this often in a row for other topics sleeps before it checks again.
 WAKES_FOR_OTHERS_MAX = 16
 REST_SECONDS = 0.001
 
 
+Hiding = dict[tuple[str, int], Visibility]
+
+
+def note_hiding(span: Span, hiding: Hiding) -> None:
+    """Add what is visible in a span, if records of its topic may be deleted."""
+    if span.visibility.marks is not None:
+        hiding[span.topic, span.partition.index] = span.visibility
+
+
 class Follower:
-    """One pass of a following scan; `parts` gives None whenever it is about to wait."""
+    """One iteration of a following scan; `parts` yields None whenever it is about to wait."""
 
     def __init__(
         self, engine: Engine, request: Request, timeout: float | None, closed: Callable[[], bool],
-        opened: Callable[[Span], None], left: Callable[[str], None],
+        places: IterationPlaces, reading: dict[Span, None], hiding: Hiding,
     ) -> None:  # fmt: skip
         self.engine = engine
         self.request = request
-        self.pattern = is_pattern(request.topic)
+        # Whether topics may appear and disappear while it reads: patterns, or several names.
+        self.several = request.single is None
         self.timeout = timeout
         self.closed = closed
-        self.opened = opened
-        self.left = left
-        # The topics that are read, by name.
+        self.places = places
+        # The spans that were read since the iteration last recorded their positions.
+        self.reading = reading
+        # What is visible in mutable topics, by topic and partition.
+        self.hiding = hiding
+        # The topics that it reads, by name.
         self.known: dict[str, TopicEntry] = {}
         self.spans: list[Span] = []
-        # Of very many spans those that keep their file open, the one that was read last at the end.
+        # Among very many spans those that keep their file open, the one read last at the end.
         self.recently_open: dict[Span, None] = {}
-        # Whether the request was applied; what is made after that is read from its beginning.
+        # Whether the request was applied; topics and partitions created after that are read from their start.
         self.begun = False
-        # Whether any topic was found that has the partitions which are asked for.
+        # Whether a topic was found that has the requested partitions.
         self.checked = False
-        # Up to where the catalog was looked at.
+        # The end of the catalog at the last check.
         self.offset = -1
 
     def parts(self) -> Iterator[FramePart | None]:
-        """Parts as they are published; ends when every span is full, after `timeout` idle seconds, or at a close."""
+        """Yield published parts; end when all spans are full, after `timeout` idle seconds, or at a close."""
         engine = self.engine
-        # Armed before the first look at any end: what is published after that look raises an event.
+        # Armed before any end is loaded: a record published after the load raises an event.
         watch = engine.watch()
         try:
             deadline: float | None = None
             for_others = 0
             while not self.closed():
                 progressed = False
-                if engine.store.tails.words[CATALOG_END] != self.offset:
+                if engine.store.tails.words[CATALOG_END_WORD] != self.offset:
                     yield from self._look()
                 for part in self._fresh() or self._round():
                     progressed = True
                     yield part
                 if progressed:
                     deadline, for_others = None, 0
-                    # What was found is handed out before anybody looks for more.
+                    # Records are returned to the caller before more are read.
                     yield None
                     continue
                 if watch.clear():
-                    # What is published from here on raises a new event; what was before is not to be missed.
+                    # Records published before the clear may have raised the cleared event; later ones raise a new one.
                     continue
                 if self.spans and all(self._full(span) for span in self.spans):
                     return
@@ -88,7 +99,7 @@ class Follower:
                     return
                 if not engine.rest(watch, patience, clear=False):
                     for_others = 0
-                    # Of a log that was removed nothing will ever come.
+                    # A removed log will never have new records.
                     engine.store.context.check_here()
                     continue
                 for_others += 1
@@ -99,36 +110,30 @@ class Follower:
             watch.close()
 
     def _look(self) -> Iterator[None]:
-        """Notice topics that were made or dropped, and partitions that were added."""
+        """Find topics that were created or dropped, and partitions that were added."""
         while (offset := self.engine.refresh().offset) != self.offset:
-            found = {entry.name: entry for entry in self._found()}
+            found = {entry.name: entry for entry in present(self.engine, self.request)}
             gone = {name for name, entry in self.known.items() if name not in found or found[name].id != entry.id}
             if gone:
-                if not self.pattern:
-                    raise dropped(self.request.topic)
-                # What was gathered of them is handed out first, and only then is their place forgotten.
+                if named := gone.intersection(self.request.topics):
+                    raise dropped(min(named))
+                # Parts gathered from them are returned first, and only then are their positions removed.
                 yield None
                 self._leave(gone)
             try:
                 added = self._added(found)
             except TopicNotFoundError:
-                if not self.pattern or self.engine.refresh().offset == offset:
+                if not self.several or self.engine.refresh().offset == offset:
                     raise
-                # One was dropped meanwhile, which the next look sees.
+                # One was dropped meanwhile, which the next check finds.
                 continue
             self.known, self.offset = found, offset
             self._take(added)
 
-    def _found(self) -> list[TopicEntry]:
-        if self.pattern:
-            return matching(self.engine, [self.request.topic])
-        entry = self.engine.find(self.request.topic)
-        return [] if entry is None else [entry]
-
     def _added(self, found: dict[str, TopicEntry]) -> list[Span]:
-        """The spans of what is new: by the request at first, from the beginning later."""
+        """Return the spans of new partitions: by the request at first, from the start later."""
         entries = [*found.values()]
-        if self.pattern and entries and not self.checked:
+        if self.several and entries and not self.checked:
             check_partitions(entries, self.request)
             self.checked = True
         if not self.begun:
@@ -137,28 +142,29 @@ class Follower:
         for entry in entries:
             known = self.known.get(entry.name)
             if known is not entry:
-                asked = self.request.of(entry)
+                for_topic = self.request.of(entry)
                 read = len(known.slots) if known is not None else 0
-                indexes = range(len(entry.slots)) if asked.partitions is None else asked.partitions
-                added += [open_span(self.engine, entry, index, asked) for index in indexes if index >= read]
+                indexes = range(len(entry.slots)) if for_topic.partitions is None else for_topic.partitions
+                added += [open_span(self.engine, entry, index, for_topic) for index in indexes if index >= read]
         return added
 
     def _first(self, entries: list[TopicEntry]) -> list[Span]:
-        request = settled(entries, self.request) if self.pattern else self.request
-        spans = resolve_each(self.engine, entries, request) if entries else []
-        if entries or self.pattern:
+        request = settled(entries, self.request) if self.several else self.request
+        spans = open_spans(self.engine, entries, request) if entries else []
+        if entries or self.several:
             self.begun = True
         elif request.start.kind != "latest":
-            # One topic that is not there yet is read from where the request says, once it is.
+            # A single topic that does not exist yet is read from the start of the request, once it exists.
             return spans
-        # All that comes into a topic or a partition made from now on comes after this moment.
+        # Records in a topic or partition created from now on are all later than this moment.
         self.request = request._replace(start=StartPoint("earliest"), starts=None, last=None)
         return spans
 
     def _take(self, added: list[Span]) -> None:
         for span in added:
             self._unbound(span)
-            self.opened(span)
+            self.places.opened(span)
+            note_hiding(span, self.hiding)
         if added:
             self.spans = sorted([*self.spans, *added], key=lambda span: (span.topic, span.partition.index))
         if len(self.spans) > READERS_OPEN_MAX:
@@ -167,35 +173,37 @@ class Follower:
                     span.reader.close()
         else:
             for span in added:
-                span.reader.stand(span.next)
+                span.reader.seek_end(span.next)
 
     def _leave(self, gone: set[str]) -> None:
         for span in self.spans:
             if span.topic in gone:
                 span.reader.close()
                 self.recently_open.pop(span, None)
+                self.reading.pop(span, None)
         self.spans = [span for span in self.spans if span.topic not in gone]
         for span in self.spans:
             span.closes_between_reads = False
         for name in gone:
             del self.known[name]
-            self.left(name)
+            self.places.left(name)
 
     def _unbound(self, span: Span) -> None:
-        """Let a span go on behind the end, up to its stop if it has one."""
+        """Let a span continue after its end, up to its stop if it has one."""
         stop = self.request.of(self.known[span.topic]).stop
-        if stop is None or (stop.kind == "offsets" and span.partition.index not in stop.offsets):
-            span.stop = -1
-        elif stop.kind == "time":
+        if stop is not None and stop.kind == "time":
             if span.stop >= span.partition.end:
                 span.stop, span.until = -1, stop.value
-        elif stop.kind != "latest" and stop.kind != "earliest":
-            span.stop = stop.offsets[span.partition.index] if stop.kind == "offsets" else stop.value
+            return
+        # A stop that is no offset was resolved when the span was opened; an offset may be beyond the end at that time.
+        bound = span.stop
+        offset = None if stop is None else resolve_point(stop, span.partition.index, bound, bound, lambda _: bound)
+        span.stop = -1 if offset is None else offset
 
     def _fresh(self) -> Sequence[FramePart]:
-        """The newest few records of one partition, when that is all there is and it takes one small read.
+        """Return the newest few records of one partition, if they are all there is and take one small read.
 
-        This is what a follower is mostly woken for, and every step less on the way brings the record sooner.
+        A follower is mostly woken for this case, and every step saved delivers the record sooner.
         """
         spans = self.spans
         if len(spans) > READERS_OPEN_MAX:
@@ -209,19 +217,20 @@ class Follower:
                 found = span
         if found is None or found.stop >= 0 or found.until is not None:
             return ()
-        part = found.newest(words[found.word])
-        return () if part is None else (part,)
+        self.reading[found] = None
+        return found.newest(words[found.word])
 
     def _round(self) -> Iterator[FramePart]:
-        """What was published since the last round; by time within the round when that was asked for."""
+        """Yield what was published since the last round, merged by time within the round if requested."""
         words = self.engine.store.tails.words
         spans, streams = [], []
-        # A loop of its own, because of many spans few have anything new.
+        # A separate loop, because few of many spans have new records.
         for span in [span for span in self.spans if span.next < words[span.word]]:
             end = self._end(span, words[span.word])
             if span.next < end:
                 spans.append(span)
-                streams.append(self._while_there(span, end) if self.pattern else span.forward(end))
+                streams.append(self._while_there(span, end) if self.several else span.forward(end))
+        self.reading.update(dict.fromkeys(spans))
         many = len(self.spans) > READERS_OPEN_MAX and self._make_room(spans)
         if not self.request.by_time:
             yield from one_by_one(spans, streams, many=many)
@@ -229,9 +238,10 @@ class Follower:
             yield from merged(streams)
 
     def _make_room(self, spans: list[Span]) -> bool:
-        """Let these spans and the ones before them keep their files, as many as may; whether these alone are too many.
+        """Keep the files of these spans and of recent ones open, up to the limit; return whether these are too many.
 
-        To open a file again costs a walk to the place in it, which a topic that is busy should not pay for each record.
+        Reopening a file costs a walk over its frames to the position, which a busy topic should not pay for each
+        record.
         """
         many = len(spans) > READERS_OPEN_MAX
         for span in spans:
@@ -245,7 +255,7 @@ class Follower:
         return many
 
     def _end(self, span: Span, end: int) -> int:
-        """How far a span may be read of what was published up to an end."""
+        """Return the offset up to which a span may be read, given the published end."""
         if span.until is not None:
             try:
                 found = span.reader.offset_at(span.until, skip=span.skipped is not None)
@@ -260,7 +270,7 @@ class Follower:
         return min(end, span.stop) if span.stop >= 0 else end
 
     def _while_there(self, span: Span, end: int) -> Iterator[FramePart]:
-        """The parts of a topic that may be dropped meanwhile, which ends them and nothing else."""
+        """Yield the parts of a topic; if it is dropped meanwhile, end without an error."""
         try:
             yield from span.forward(end)
         except TopicNotFoundError:
@@ -268,12 +278,12 @@ class Follower:
                 raise
 
     def _is_gone(self, span: Span) -> bool:
-        """Whether a pattern lost this topic; what only looks like a drop is not to be passed over."""
+        """Return whether this topic was dropped while others are still read; an apparent drop is an error."""
         entry = self.engine.find(span.topic)
-        return self.pattern and (entry is None or entry.id != span.partition.topic_id)
+        return self.several and (entry is None or entry.id != span.partition.topic_id)
 
     def _full(self, span: Span) -> bool:
         if span.until is not None:
-            # Records of before the moment may come late, but nobody is promised to see them.
+            # Records with earlier timestamps may arrive later; a follower does not promise to return them.
             return self.engine.files.now_us() >= span.until
         return 0 <= span.stop <= span.next

@@ -1,68 +1,76 @@
-"""Iteration: one pass over a scan, and the iterators that hand out what it finds."""
+"""Iteration: one pass over a scan, and the iterators that return its records."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from operator import length_hint
 from typing import TYPE_CHECKING
 
 from tailrace.disk.columns import FramePart, Newest
-from tailrace.disk.context import storage_error
-from tailrace.disk.failures import by_system
+from tailrace.engine.failures import typed_failures
 from tailrace.errors import ClosedError, TailraceError, ThreadError
 from tailrace.read.batch import Batch, record_at, records
-from tailrace.read.follow import Follower
-from tailrace.read.merge import merged, turned
-from tailrace.read.request import select
-from tailrace.read.span import READERS_OPEN_MAX, Request, Span, one_by_one
+from tailrace.read.follow import Follower, Hiding, note_hiding
+from tailrace.read.merge import merged, one_by_one, turned
+from tailrace.read.picked import Picked
+from tailrace.read.request import Request, select
+from tailrace.read.span import READERS_OPEN_MAX, Span
+from tailrace.read.visibility import still_visible
 from tailrace.records import Record
 
 if TYPE_CHECKING:
-    from tailrace.disk.gauges import Gauges
+    from tailrace.backend import PartStream
+    from tailrace.disk import Gauges
     from tailrace.engine.engine import Engine
 
-# A batch takes no further frame once it has so many bytes, so that large records do not fill the memory.
+# A batch takes no further frame once it has this many bytes, so that large records do not fill the memory.
 BATCH_BYTES_MAX = 16 << 20
-# Records are made a frame at a time, of small frames so many at a time.
+# Records are made a frame at a time; from small frames, this many at a time.
 READ_AHEAD_RECORDS = 256
 
 
 class IterationPlaces:
-    """Where an iteration stands; it outlives the iteration, and holds nothing open."""
+    """The positions of an iteration; it outlives the iteration, and holds no file open."""
 
     def __init__(self, reverse: bool) -> None:
         self.reverse = reverse
         self.positions: dict[tuple[str, int], int] = {}
-        # The records that are being handed out one by one, the iterator over them, and the parts they are of.
+        # The records that are being returned one by one, the iterator over them, and the parts they come from.
         self.open: tuple[list[Record], Iterator[Record]] = ([], iter(()))
         self.parts: Sequence[FramePart] = ()
 
     def opened(self, span: Span) -> None:
-        """Note where a partition begins; of a reverse iteration, where it ends."""
+        """Record the start of a partition; in a reverse iteration, its end."""
         self.positions[span.topic, span.partition.index] = max(span.stop, span.next) if self.reverse else span.next
 
+    def emptied(self, spans: Iterable[Span]) -> None:
+        """Record that spans are read to their ends: records that are not visible may follow the last part of one."""
+        further = min if self.reverse else max
+        for span in spans:
+            key = (span.topic, span.partition.index)
+            self.positions[key] = further(self.positions[key], span.next)
+
     def settle(self) -> None:
-        """Note that all records which were handed out one by one are read."""
+        """Record that all records that were returned one by one are read."""
         self.passed(self.parts)
         self.parts, self.open = (), ([], iter(()))
 
     def left(self, topic: str) -> None:
-        """Forget a topic that was dropped: a successor of its name has other records at the same offsets."""
+        """Remove a topic that was dropped: a successor of its name has other records at the same offsets."""
         self.positions = {key: offset for key, offset in self.positions.items() if key[0] != topic}
 
     def passed(self, parts: Sequence[FramePart]) -> None:
-        """Note that parts were handed out."""
+        """Record that parts were returned."""
         newest = {(part.topic, part.partition): part for part in parts}
         for key, part in newest.items():
             columns = part.columns
             self.positions[key] = columns.offset(part.first) if self.reverse else columns.offset(part.stop - 1) + 1
 
     def now(self) -> dict[tuple[str, int], int]:
-        """Where every partition stands, exact to the record."""
+        """Return the position of every partition, exact to the record."""
         places = dict(self.positions)
         made, left = self.open
         for record in made[: len(made) - length_hint(left)]:
@@ -85,45 +93,64 @@ class Iteration:
         self.engine = engine
         self.reverse = request.reverse
         self.merging = request.by_time
+        # Whether parts come right after they were compared with the clock, if they are all that their frame shows.
+        self.prompt = not request.by_time and not follow
         self.left = limit
         self.generation = engine.generation
         self.mutex = threading.Lock()
         self.places = IterationPlaces(request.reverse)
         self.gauges: Gauges | None = None if engine.closed else engine.store.context.gauges
-        self.rest: FramePart | None = None
+        # Parts that were read and not returned yet, the next one last.
+        self.rest: list[FramePart] = []
         self.error: Exception | None = None
-        self.parts = _parts(engine, request, self.places, follow, timeout, closed)
+        # The spans read since the parts last came to an end; not in `places`, which holds no file open.
+        self.reading: dict[Span, None] = {}
+        # By topic and partition what is visible in mutable topics: records may be deleted after they were read.
+        self.hiding: Hiding = {}
+        self.parts = _parts(engine, request, self.places, self.reading, self.hiding, follow, timeout, closed)
 
     def gather(self, max_records: int, *, whole: bool = False) -> list[FramePart]:
-        """Parts of so many records at most, none at the end; a follower takes what is there.
+        """Return parts of at most `max_records` records, none at the end; a follower returns what it has.
 
-        With `whole` no part is cut: the last one may hold more records than asked for.
+        With `whole` no part is cut, and the last one may exceed `max_records`: but parts with records that expire or
+        may be deleted are, so that none is returned long after it was read.
         """
         gathered: list[FramePart] = []
         room, size = max_records, 0
         with _Alone(self):
-            # Before anything is read, so that a topic which is then found to be dropped does not come back.
+            # Before anything is read, so that a topic found to be dropped by that read does not come back.
             self.places.settle()
             while room > 0 and size < BATCH_BYTES_MAX:
                 try:
                     part = self._pull()
                 except StopIteration:
+                    if not gathered:
+                        self._empty()
                     break
                 except TailraceError:
                     if gathered:
-                        # What was read before the damage is handed out first; `error` is raised the next time.
+                        # Parts read before the damage are returned first; the next call raises `error`.
                         break
                     raise
                 if part is None:
                     if gathered:
                         break
+                    self._empty()
                     continue
                 columns, first, stop = part.columns, part.first, part.stop
-                if stop - first > room and not whole:
-                    part, self.rest = _split(part, room, self.reverse)
-                    room = 0
-                room -= stop - first
-                size += columns.weight * (stop - first) // columns.count
+                count = stop - first
+                if self.left is not None:
+                    count = min(count, self.left)
+                if not whole or type(columns) is Picked or columns.expiry is not None or self._hides(part):
+                    count = min(count, room)
+                if count < stop - first:
+                    part, rest = _split(part, count, self.reverse)
+                    # Needed even at the limit: some of the others may turn out to be hidden.
+                    self.rest.append(rest)
+                room -= count
+                if self.left is not None:
+                    self.left -= count
+                size += columns.weight * count // columns.count
                 gathered.append(part)
                 if type(part) is Newest:
                     break
@@ -132,63 +159,111 @@ class Iteration:
         return gathered
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         with _Alone(self):
-            self.parts.close()
+            self._end()
+
+    def _end(self) -> None:
+        self.parts.close()
+        self.rest.clear()
+        # These spans were not read to their ends.
+        self.reading.clear()
+
+    def _empty(self) -> None:
+        """Record that every part of the current spans was returned."""
+        self.places.emptied(self.reading)
+        self.reading.clear()
 
     def _pull(self) -> FramePart | None:
-        """The next part within the limit; None when a follower is about to wait."""
+        """Return the next part; None if a follower is about to wait."""
         if self.error is not None:
             raise self.error
-        part, self.rest = self.rest, None
-        if part is None:
+        while True:
             if self.left == 0:
-                self.parts.close()
+                self._end()
                 raise StopIteration
-            try:
-                part = next(self.parts)
-            except StopIteration:
-                raise
-            except Exception as error:
-                # Asked again, it says the same: an end would look like the end of the records.
-                self.error = error
-                raise
-            if part is not None and self.left is not None:
-                if part.stop - part.first > self.left:
-                    part, _ = _split(part, self.left, self.reverse)
-                self.left -= part.stop - part.first
-        return part
+            fresh = self.prompt and not self.rest
+            part = self.rest.pop() if self.rest else self._read()
+            if part is None:
+                return None
+            columns = part.columns
+            if not self.hiding and ((fresh and type(columns) is Picked) or columns.expiry is None):
+                return part
+            seen = self._seen(part)
+            if seen:
+                self.rest += reversed(seen[1:])
+                return seen[0]
+
+    def _read(self) -> FramePart | None:
+        try:
+            return next(self.parts)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        self.reading.clear()
+        if isinstance(error, Exception):
+            # Further calls raise the same error: an end would look like the end of the records.
+            self.error = error
+
+    def _hides(self, part: FramePart) -> bool:
+        """Return whether records of a part may be deleted."""
+        return (part.topic, part.partition) in self.hiding
+
+    def _seen(self, part: FramePart) -> Sequence[FramePart]:
+        """Return what is visible of a part now, in the order of the pass."""
+        visibility = self.hiding.get((part.topic, part.partition))
+        try:
+            kept = (part,) if visibility is None else visibility.again(part)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        clock = self.engine.files.now_us
+        seen = [shown for each in kept for shown in still_visible(each, clock)]
+        return seen[::-1] if self.reverse else seen
 
 
 def _parts(
     engine: Engine,
     request: Request,
     places: IterationPlaces,
+    reading: dict[Span, None],
+    hiding: Hiding,
     follow: bool,
     timeout: float | None,
     closed: Callable[[], bool],
 ) -> Generator[FramePart | None, None, None]:
-    """The parts of one pass, every failure typed. No method: an iteration is freed with its last reference."""
+    """Yield the parts of one pass, with typed errors. Not a method: an iteration is freed with its last reference."""
     try:
-        with typed_failures(engine, request.topic):
+        with typed_failures(engine, request.name):
             if follow:
-                yield from Follower(engine, request, timeout, closed, places.opened, places.left).parts()
+                yield from Follower(engine, request, timeout, closed, places, reading, hiding).parts()
             else:
-                yield from _bounded(engine, request, places, closed)
+                yield from _bounded(engine, request, places, reading, hiding, closed)
     except ClosedError:
         if not follow:
             raise
 
 
 def _bounded(
-    engine: Engine, request: Request, places: IterationPlaces, closed: Callable[[], bool]
+    engine: Engine,
+    request: Request,
+    places: IterationPlaces,
+    reading: dict[Span, None],
+    hiding: Hiding,
+    closed: Callable[[], bool],
 ) -> Iterator[FramePart]:
     if closed():
         raise ClosedError("The log is closed.")
     spans = select(engine, request)
     for span in spans:
         places.opened(span)
+        note_hiding(span, hiding)
     spans = [span for span in spans if span.next < span.stop]
+    reading.update(dict.fromkeys(spans))
     if request.reverse and not request.by_time:
         spans.reverse()
     streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
@@ -198,24 +273,8 @@ def _bounded(
         yield from merged(streams, reverse=request.reverse)
 
 
-@contextmanager
-def typed_failures(engine: Engine, topic: str) -> Iterator[None]:
-    """Let no failure out that is not one of ours."""
-    try:
-        yield
-    except ValueError as error:
-        # The tails are unmapped when the log is closed, and whoever reads a word then gets this.
-        if not engine.closed:
-            raise
-        raise ClosedError("The log was closed while it was read.") from error
-    except by_system() as error:
-        if isinstance(error, TailraceError):
-            raise
-        raise storage_error(error, f"Reading {topic!r}") from error
-
-
 class _Alone:
-    """An iteration entered by one thread, in the process that made it."""
+    """Guard: one thread at a time uses an iteration, in the process that made it."""
 
     __slots__ = ("iteration",)
 
@@ -224,7 +283,7 @@ class _Alone:
 
     def __enter__(self) -> None:
         iteration = self.iteration
-        # Before the mutex, which a thread of the parent may have held when it forked.
+        # Checked before the mutex, which a thread of the parent may have held at the fork.
         iteration.engine.check_same(iteration.generation)
         if not iteration.mutex.acquire(blocking=False):
             raise ThreadError("Another thread is using this iterator.")
@@ -238,10 +297,10 @@ class Records(Iterator[Record]):
 
     __slots__ = ("__weakref__", "_decoded", "_iteration", "_left")
 
-    def __init__(self, iteration: Iteration) -> None:
+    def __init__(self, iteration: PartStream) -> None:
         self._iteration = iteration
         self._left: Iterator[Record] = iter(())
-        # Of a merge the current frame of each partition, because its runs may be as short as one record.
+        # In a merge the current frame of each partition, because its runs may be as short as one record.
         self._decoded: dict[tuple[str, int], tuple[object, list[Record]]] = {}
         _live.add(self)
 
@@ -282,12 +341,12 @@ class Records(Iterator[Record]):
         return known[1][first:stop]
 
     def close(self) -> None:
-        """End the iteration and give the descriptors back."""
+        """End the iteration and close the descriptors."""
         self._iteration.close()
         self.drop()
 
     def drop(self) -> None:
-        """Forget records that were read ahead, so that the next one is asked of the iteration."""
+        """Discard records that were read ahead, so that the next one comes from the iteration."""
         places = self._iteration.places
         places.positions, places.parts = places.now(), ()
         places.open[0].clear()
@@ -298,7 +357,7 @@ class Batches(Iterator[Batch]):
 
     __slots__ = ("_iteration", "_max_records")
 
-    def __init__(self, iteration: Iteration, max_records: int) -> None:
+    def __init__(self, iteration: PartStream, max_records: int) -> None:
         self._iteration = iteration
         self._max_records = max_records
 
@@ -310,7 +369,7 @@ class Batches(Iterator[Batch]):
         return Batch([turned(part) for part in parts] if self._iteration.reverse else parts)
 
     def close(self) -> None:
-        """End the iteration and give the descriptors back."""
+        """End the iteration and close the descriptors."""
         self._iteration.close()
 
 
@@ -318,7 +377,7 @@ _live: weakref.WeakSet[Records] = weakref.WeakSet()
 
 
 def _forget_read_ahead() -> None:
-    """In a forked child: the next record of an inherited iterator must be an error, not one that both would see."""
+    """In a forked child: discard read-ahead records, so that an inherited iterator raises instead of repeating them."""
     for iterator in list(_live):
         iterator.drop()
 
@@ -327,7 +386,7 @@ os.register_at_fork(after_in_child=_forget_read_ahead)
 
 
 def _split(part: FramePart, count: int, reverse: bool) -> tuple[FramePart, FramePart]:
-    """So many records that come first, and the others."""
+    """Split a part: return the `count` records that come first, and the others."""
     at = part.stop - count if reverse else part.first + count
     low, high = part._replace(stop=at), part._replace(first=at)
     return (high, low) if reverse else (low, high)

@@ -8,25 +8,26 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
+from tailrace.extras import pyarrow, require
 from tailrace.limits import JSON_NESTING_MAX
-from tailrace.read.arrow import pyarrow, require, schema
+from tailrace.read.arrow import schema
 
 META = ("topic", "partition", "offset", "timestamp", "key")
 
-# Beyond this a batch is parsed in halves: the parser works on one block, which holds 2 GiB at most.
+# A larger batch is parsed in halves: the parser works on one block, which holds 2 GiB at most.
 _BLOCK_BYTES_MAX = 256 << 20
 _OBJECT = b"{}"
 
 
 def json_table(batches: Iterable[Any]) -> Any:
-    """A pyarrow.Table of record batches (or of a Table or reader of the same schema): one row a record, always.
+    """Return a pyarrow.Table of record batches (or of a Table or reader of the same schema), with one row per record.
 
-    First come topic, partition, offset, timestamp and key, then every field that any value has. A field that a value
-    lacks is null; so is every field of a tombstone. A value that is no JSON object (nested 128 deep at most) gives
-    nulls, and its bytes stand in a last column `_value`, which only exists when there is such a value. Numbers are
-    int64, or double when one of them is not an integer; text stays text even if it looks like a time; a field that is
-    not of one type, or has an integer that int64 cannot hold, is text: strings as they are, anything else as JSON.
-    A meta column gives way to a field of the same name: it gets `_` in front. Headers are left out.
+    The columns are topic, partition, offset, timestamp and key, then every field that any value has. A field that a
+    value lacks is null; so is every field of a tombstone. A value that is no JSON object (nested at most 128 deep)
+    gives nulls, and its bytes are in a last column `_value`, which exists only if there is such a value. Numbers are
+    int64, or double if one of them is not an integer; text stays text even if it looks like a time; a field that is not
+    of one type, or has an integer that int64 cannot hold, is text: strings as they are, anything else as JSON. If a
+    field has the name of a meta column, the meta column gets the prefix `_`. Headers are left out.
     """
     pa = pyarrow()
     metas: list[Any] = []
@@ -68,7 +69,7 @@ def _blocks(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _parse(values: Any, texts: Any | None) -> tuple[Any, Any]:
-    """The fields of all values as a Table, and the bytes of those that are no objects (else null)."""
+    """Return the fields of all values as a Table, and the bytes of those that are no objects (else null)."""
     pa = pyarrow()
     lines = require("pyarrow.compute", "arrow").fill_null(values, _OBJECT)
     if _plain(lines):
@@ -87,10 +88,10 @@ def _parse(values: Any, texts: Any | None) -> tuple[Any, Any]:
 
 
 def _plain(lines: Any) -> bool:
-    """Whether each value begins and ends like an object and is shallow, so that Arrow's parser may have it.
+    """Return whether each value starts and ends like an object and is shallow, so that Arrow can parse it.
 
-    Such a value is at least one row or an error, so that as many rows as values means one row a value: a closing
-    bracket, a new line and an opening one can only stand between two rows.
+    Such a value is at least one row or an error, so an equal number of rows and values means one row per value: a
+    closing bracket, a new line and an opening bracket can only occur between two rows.
     """
     pa = pyarrow()
     compute = require("pyarrow.compute", "arrow")
@@ -107,7 +108,7 @@ def _plain(lines: Any) -> bool:
 
 
 def _read(lines: Any, texts: Any | None) -> Any | None:
-    """All lines parsed at once; None when Arrow cannot, or finds another number of objects."""
+    """Parse all lines at once; return None if Arrow cannot, or finds another number of objects."""
     pa = pyarrow()
     joined = require("pyarrow.compute", "arrow").binary_join_element_wise(lines, b"", b"\n")
     _, offsets, data = joined.buffers()
@@ -117,12 +118,12 @@ def _read(lines: Any, texts: Any | None) -> Any | None:
         table = _read_block(block, texts)
         if _has_time(pa.struct(table.schema)):
             table = _read_block(block, _text_fields(table.schema))
-        # Some versions of Arrow make broken arrays of lists that hold nothing but nulls.
+        # Some versions of Arrow make broken arrays of lists that hold only nulls.
         table.validate(full=True)
         if _has_double(pa.struct(table.schema)) and _has_long_number(lines):
             return None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
-        # What was text in an earlier batch may be something else in this one.
+        # A field that was text in an earlier batch may have another type in this one.
         return _read(lines, None) if texts is not None else None
     return table if table.num_rows == len(lines) else None
 
@@ -131,7 +132,7 @@ def _read_block(block: Any, texts: Any | None) -> Any:
     arrow_json = require("pyarrow.json", "arrow")
     return arrow_json.read_json(
         pyarrow().BufferReader(block),
-        # One block, as Arrow settles types a block at a time.
+        # One block, because Arrow decides types per block.
         arrow_json.ReadOptions(block_size=block.size + 1),
         arrow_json.ParseOptions(explicit_schema=texts),
     )
@@ -152,19 +153,19 @@ def _has_double(kind: Any) -> bool:
 
 
 def _has_long_number(lines: Any) -> bool:
-    """Whether there may be an integer that int64 cannot hold, which Arrow would round."""
+    """Return whether there may be an integer that int64 cannot hold, which Arrow would round."""
     compute = require("pyarrow.compute", "arrow")
     return bool(compute.any(compute.match_substring_regex(lines, "[0-9]{19}")).as_py())
 
 
 def _text_fields(found: Any) -> Any | None:
-    """The fields that hold text, as a schema that keeps Arrow from taking some of it for times."""
+    """Return the text fields as a schema, which prevents Arrow from parsing some of them as times."""
     text = _text_type(pyarrow().struct(found))
     return None if text is None else pyarrow().schema(list(text))
 
 
 def _text_type(kind: Any) -> Any | None:
-    """The part of a type that is text; None when there is none in it."""
+    """Return the part of a type that is text; None if there is none in it."""
     pa = pyarrow()
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
@@ -182,7 +183,7 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def _object(value: bytes) -> dict[str, Any] | None:
-    """The JSON object that a value is; None when it is something else."""
+    """Return the JSON object of a value; None if it is something else."""
     if value.count(b"{") + value.count(b"[") > JSON_NESTING_MAX:
         brackets = _STRING.sub(b"", value).translate(None, _NOT_BRACKETS)
         if max(accumulate(1 if bracket in b"{[" else -1 for bracket in brackets), default=0) > JSON_NESTING_MAX:
@@ -195,7 +196,7 @@ def _object(value: bytes) -> dict[str, Any] | None:
 
 
 def _encodable(found: dict[str, Any]) -> bool:
-    """False for text with a lone surrogate, which JSON can write and UTF-8 cannot."""
+    """Return False for text with a lone surrogate, which JSON can express and UTF-8 cannot."""
     try:
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -224,7 +225,7 @@ def _column(items: list[Any]) -> Any:
 
 
 def _has_large(item: Any) -> bool:
-    """Whether there is an integer in it that int64 cannot hold."""
+    """Return whether it contains an integer that int64 cannot hold."""
     if isinstance(item, dict):
         return any(map(_has_large, item.values()))
     if isinstance(item, list):
@@ -253,7 +254,7 @@ def _pick(table: Any, name: str) -> Any:
 
 
 def _united(columns: list[Any]) -> Any:
-    """One column of several, whatever their types."""
+    """Return one column of several, whatever their types."""
     pa = pyarrow()
     try:
         return pa.concat_tables([pa.table({"": column}) for column in columns], promote_options="permissive").column(0)

@@ -1,4 +1,4 @@
-"""Merging by time: the parts of several partitions in one order, and the tables that come of it."""
+"""Merging: the parts of several partitions in one order, and Arrow tables of them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,32 @@ from array import array
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, chain, groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.disk.columns import Columns, FramePart, blob_column
-from tailrace.read.arrow import batch_to_arrow, pyarrow, require
+from tailrace.extras import pyarrow, require
+from tailrace.read.arrow import batch_to_arrow
 
-# Runs shorter than this on average are gathered by index: an array for each would cost more than the copy.
+if TYPE_CHECKING:
+    from tailrace.read.span import Span
+
+# Shorter runs on average are gathered by index: an array for each run would cost more than the copy.
 RUN_RECORDS_MIN = 64
 
 
+def one_by_one(spans: Sequence[Span], streams: Sequence[Iterator[FramePart]], *, many: bool) -> Iterator[FramePart]:
+    """Yield the parts of one stream after the other; with `many` close the file of each before the next."""
+    for span, stream in zip(spans, streams, strict=True):
+        yield from stream
+        if many:
+            span.reader.close()
+
+
 def merged(streams: Sequence[Iterator[FramePart]], *, reverse: bool = False) -> Iterator[FramePart]:
-    """The parts of all streams by (timestamp, stream), cut where another stream comes in between.
+    """Yield the parts of all streams by (timestamp, stream), cut where another stream comes in between.
 
     Each stream keeps its own order, whatever its timestamps are, and at most one frame of each is held. With `reverse`
-    the streams give their last part first, and of equal timestamps the later stream comes first.
+    the streams yield their last part first, and of equal timestamps the later stream comes first.
     """
     if len(streams) == 1:
         yield from streams[0]
@@ -31,7 +43,7 @@ def merged(streams: Sequence[Iterator[FramePart]], *, reverse: bool = False) -> 
     while len(heap) > 1:
         _, number, head = heap[0]
         rival, rival_number, _ = min(heap[1:3])
-        # The numbers of heads differ, so no two entries are ever equal and heads are never compared.
+        # The numbers of heads differ, so no two entries are equal and heads are never compared.
         yield head.take(rival + (number < rival_number))
         if head.part is not None or head.load():
             heapreplace(heap, (head.key, number, head))
@@ -44,7 +56,7 @@ def merged(streams: Sequence[Iterator[FramePart]], *, reverse: bool = False) -> 
 
 
 class _Head:
-    """One stream's current part and the records of it that are left."""
+    """The current part of one stream, and the index of its next record."""
 
     __slots__ = ("at", "key", "keys", "number", "part", "parts", "reverse", "worst")
 
@@ -53,14 +65,14 @@ class _Head:
         self.number = number
         self.reverse = reverse
         self.part: FramePart | None = None
-        # Timestamps of the part's records, negated and turned around for a reverse merge; None when all are equal.
+        # Timestamps of the part's records, negated and reversed for a reverse merge; None if all are equal.
         self.keys: list[int] | None = None
         self.at = 0
         self.key = 0
         self.worst = 0
 
     def load(self) -> bool:
-        """Go to the next part; False when there is none."""
+        """Load the next part; return False if there is none."""
         part = self.part = next(self.parts, None)
         if part is None:
             return False
@@ -74,7 +86,7 @@ class _Head:
         return True
 
     def take(self, bound: int) -> FramePart:
-        """The first record and those behind it whose key is below a bound."""
+        """Return the first record and those after it whose key is below a bound."""
         part, keys = self.part, self.keys
         assert part is not None
         if keys is None or self.worst < bound:
@@ -96,7 +108,7 @@ class _Head:
 
 
 def turned(part: FramePart) -> FramePart:
-    """A part whose records come in the opposite order."""
+    """Return a part with its records in the opposite order."""
     if part.stop - part.first == 1:
         return part
     made = _lists([part])
@@ -104,12 +116,12 @@ def turned(part: FramePart) -> FramePart:
 
 
 def joined(topic: str, partition: int, parts: Sequence[FramePart]) -> FramePart:
-    """Many small parts of one partition as one."""
+    """Return many small parts of one partition as one."""
     return parts[0] if len(parts) == 1 else _assembled(topic, partition, _lists(parts))
 
 
 def _lists(parts: Sequence[FramePart]) -> list[list[Any] | None]:
-    """Offsets, timestamps, keys, headers and values of the records; None for a column that says nothing."""
+    """Return offsets, timestamps, keys, headers and values of the records; None for an empty column."""
     offsets: list[int] = []
     times: list[int] = []
     keys: list[bytes | None] = []
@@ -139,9 +151,10 @@ def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) ->
     made = Columns()
     made.count = len(offsets)
     made.base_offset = base = min(offsets)
-    # Relative offsets have 32 bits, and a frame spans fewer; parts of one batch are neighbours.
+    # Relative offsets have 32 bits, and a frame spans fewer; parts of one batch are adjacent.
     made.offsets = memoryview(array("i", [offset - base for offset in offsets]))
     made.times, made.time_base = memoryview(array("q", times)), 0
+    made.expiry = None
     made.key_offsets, made.key_blob, made.key_valid = blob_column(keys)
     made.header_offsets, made.header_blob, _ = blob_column(headers)
     value_offsets, made.value_blob, made.value_valid = blob_column(values)
@@ -152,7 +165,7 @@ def _assembled(topic: str, partition: int, lists: Sequence[list[Any] | None]) ->
 
 
 def parts_to_arrow(parts: Sequence[FramePart], *, reverse: bool = False) -> Any:
-    """One pyarrow.RecordBatch; short runs are gathered by index and small frames joined, not made arrays one by one."""
+    """Return one pyarrow.RecordBatch; short runs are gathered by index and small frames joined first."""
     count = sum(part.stop - part.first for part in parts)
     if not reverse and count >= RUN_RECORDS_MIN * len(parts):
         return batch_to_arrow(parts)

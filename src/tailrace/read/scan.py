@@ -1,22 +1,19 @@
-"""The scan: a lazy reading of a topic, or of all that a pattern matches, as records, batches or Arrow data."""
+"""The scan: a lazy read of a topic, or of all topics of a pattern, as records, batches or Arrow data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from tailrace.arguments import StartPoint, parse_count, parse_duration, parse_flag, parse_last, parse_start
-from tailrace.errors import ClosedError
-from tailrace.names import is_pattern
-from tailrace.read.iteration import Batches, Iteration, IterationPlaces, Records, typed_failures
-from tailrace.read.request import Offsets, is_positions, parse_positions, select
-from tailrace.read.span import Request
+from tailrace.arguments import StartPoint, parse_count, parse_duration, parse_flag, parse_last
+from tailrace.read.iteration import Batches, IterationPlaces, Records
+from tailrace.read.request import Offsets, Request, parse_partitions, parse_place
 from tailrace.records import Record
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from tailrace.engine.engine import Engine
+    from tailrace.backend import LogBackend, PartStream
     from tailrace.read.batch import Batch
     from tailrace.types import Damage, Duration, Start
 
@@ -24,17 +21,17 @@ BATCH_RECORDS_DEFAULT = 65_536
 
 
 class Scan(Iterable[Record]):
-    """Records of one topic, or of every topic that a pattern matches, read when iterated, each time anew.
+    """Records of one topic, or of every topic that a pattern matches, read anew by each iteration.
 
-    Nothing is read before. Every iteration sees the topics up to where they ended when that iteration began; with
-    `follow` it goes on for ever, with topics that are made later, `timeout` idle seconds end it, and so does closing
-    the log. With order="offset" the partitions come one after another, topics by name; with "time" they are merged by
-    timestamp, where a follower merges what it finds at each look and does not wait for partitions that are silent.
+    Nothing is read before the iteration. Every iteration reads the topics up to their ends at its start; with `follow`
+    it continues, including topics created later, until `timeout` idle seconds pass or the log is closed. With
+    order="offset" the partitions come one after another, topics by name; with "time" they are merged by timestamp,
+    where a follower merges what it finds in each round and does not wait for silent partitions.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        backend: LogBackend,
         name: str,
         *,
         start: Start | Mapping[tuple[str, int], int] = "earliest",
@@ -47,8 +44,6 @@ class Scan(Iterable[Record]):
         order: Literal["offset", "time"] = "offset",
         reverse: bool = False,
         on_damage: Literal["error", "skip"] = "error",
-        mapped: bool = False,
-        closed: Callable[[], bool] | None = None,
     ) -> None:
         if order not in ("offset", "time"):
             raise ValueError(f'order={order!r} is not an order: write "offset" or "time".')
@@ -57,33 +52,31 @@ class Scan(Iterable[Record]):
         if on_damage not in ("error", "skip"):
             raise ValueError(f'on_damage={on_damage!r} is not known: write "error" to stop at damage, or "skip".')
         if isinstance(start, Mapping) and not start:
-            # The positions of a scan that nobody iterated yet.
+            # The positions of a scan before its first iteration.
             start = "earliest"
         if last is not None and start != "earliest":
             raise ValueError("last= and start= exclude each other: leave one of them out.")
         if timeout is not None and not follow:
             raise ValueError("timeout= is how long a follower waits: write follow=True with it, or leave it out.")
-        self._engine = engine
-        now = engine.files.now_us()
-        begin, starts = _parse_place(start, name, "start", now)
-        end, stops = (None, None) if stop is None else _parse_place(stop, name, "stop", now)
+        self._backend = backend
+        now = backend.now_us()
+        begin, starts = parse_place(start, name, "start", now)
+        end, stops = (None, None) if stop is None else parse_place(stop, name, "stop", now)
         self._request = Request(
-            name,
+            (name,),
             begin,
-            # Stops by topic leave no other place to stop at.
+            # Stops by topic exclude any other stop.
             None if stops else end,
             None if last is None else parse_last(last),
             parse_partitions(partition),
             order == "time",
             reverse,
-            mapped,
-            starts,
-            stops,
+            starts=starts,
+            stops=stops,
         )
         self._limit = None if limit is None else parse_count(limit, "limit")
         self._follow = parse_flag(follow, "follow")
         self._timeout = None if timeout is None else parse_duration(timeout, "timeout")
-        self._closed = closed or (lambda: engine.closed)
         self._places: IterationPlaces | None = None
         self._skips = on_damage == "skip"
         self._skipped: list[Damage] = []
@@ -95,12 +88,13 @@ class Scan(Iterable[Record]):
         raise TypeError("A scan cannot be pickled: pickle its Topic and call read() in the other process.")
 
     def batches(self, max_records: int = BATCH_RECORDS_DEFAULT) -> Iterator[Batch]:
-        """The records in batches of whole frames, cut at `max_records` and at 16 MiB of frames."""
+        """Return the records in batches of whole frames, cut at `max_records` and at 16 MiB of frames."""
         return Batches(self._start(), parse_count(max_records, "max_records", minimum=1))
 
     def to_arrow(self, *, json: bool = False) -> Any:
-        """A pyarrow.Table; with `json` the fields of JSON values become columns."""
-        from tailrace.read.arrow import pyarrow, schema
+        """Return a pyarrow.Table; with `json` the fields of JSON values become columns."""
+        from tailrace.extras import pyarrow
+        from tailrace.read.arrow import schema
 
         self._check_bounded("to_arrow()")
         if json:
@@ -110,19 +104,19 @@ class Scan(Iterable[Record]):
         return pyarrow().Table.from_batches(list(self._arrow_batches()), schema())
 
     def to_pandas(self, *, json: bool = False) -> Any:
-        """A pandas.DataFrame."""
+        """Return a pandas.DataFrame."""
         from tailrace.read.arrow import to_pandas
 
         return to_pandas(self.to_arrow(json=json))
 
     def to_polars(self, *, json: bool = False) -> Any:
-        """A polars.DataFrame."""
+        """Return a polars.DataFrame."""
         from tailrace.read.arrow import to_polars
 
         return to_polars(self.to_arrow(json=json))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The records as a stream of Arrow batches, so that DuckDB and Polars read a scan as it is."""
+        """Return the records as a stream of Arrow batches, so that DuckDB and Polars can read a scan directly."""
         from tailrace.read.arrow import reader
 
         stream: object = reader(self._arrow_batches()).__arrow_c_stream__(requested_schema)
@@ -130,20 +124,20 @@ class Scan(Iterable[Record]):
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
-        """By (topic, partition) the offset after the last record that the latest iteration gave: where to go on.
+        """By (topic, partition) the offset after the last record of the latest iteration: where to continue.
 
-        It may be given to another read as `start`. Of a reverse scan it is the offset to stop at. Empty before the
+        It may be passed to another read as `start`. For a reverse scan it is the offset to stop at. Empty before the
         first iteration.
         """
         return {} if self._places is None else self._places.now()
 
     @property
     def skipped(self) -> list[Damage]:
-        """With on_damage="skip" the ranges that the latest pass left out; empty when it met no damage."""
+        """With on_damage="skip" the ranges that the latest iteration skipped; empty if it found no damage."""
         return list(self._skipped)
 
     def first(self) -> Record | None:
-        """The first record, or None when there is none."""
+        """Return the first record; None if there is none."""
         iteration = self._start(1)
         try:
             return next(Records(iteration), None)
@@ -151,14 +145,11 @@ class Scan(Iterable[Record]):
             iteration.close()
 
     def count(self) -> int:
-        """How many records there are; footers and headers tell, the records are not read."""
+        """Return the number of records, from footers and headers, without reading the records."""
         self._check_bounded("count()")
         if self._follow:
             return sum(map(len, self.batches()))
-        if self._closed():
-            raise ClosedError("The log is closed.")
-        with typed_failures(self._engine, self._request.topic):
-            total = sum(span.count() for span in select(self._engine, self._asked()) if span.next < span.stop)
+        total = self._backend.count(self._asked())
         return total if self._limit is None else min(total, self._limit)
 
     def __repr__(self) -> str:
@@ -171,19 +162,17 @@ class Scan(Iterable[Record]):
         if self._limit is not None:
             told.append(f"at most {self._limit}")
         flags = (("by time", request.by_time), ("newest first", request.reverse), ("following", self._follow))
-        return f"<Scan of {request.topic!r}: {', '.join([*told, *(text for text, flag in flags if flag)])}>"
+        return f"<Scan of {request.name!r}: {', '.join([*told, *(text for text, flag in flags if flag)])}>"
 
-    def _start(self, limit: int | None = None) -> Iteration:
+    def _start(self, limit: int | None = None) -> PartStream:
         limits = [each for each in (limit, self._limit) if each is not None]
-        iteration = Iteration(
-            self._engine, self._asked(), min(limits, default=None), self._follow, self._timeout, self._closed
-        )
-        # Not the iteration, whose files are closed as soon as its iterator is let go.
+        iteration = self._backend.iterate(self._asked(), min(limits, default=None), self._follow, self._timeout)
+        # Not the iteration, whose files are closed as soon as its iterator is released.
         self._places = iteration.places
         return iteration
 
     def _asked(self) -> Request:
-        """The request of a new pass, with a list of its own for what it leaves out."""
+        """Return the request of a new iteration, with its own list for the ranges that it skips."""
         self._skipped = []
         return self._request._replace(skipped=self._skipped) if self._skips else self._request
 
@@ -194,7 +183,7 @@ class Scan(Iterable[Record]):
         while parts := iteration.gather(BATCH_RECORDS_DEFAULT):
             iteration.places.passed(parts)
             made = parts_to_arrow(parts, reverse=self._request.reverse)
-            # Not to be held while the next ones are read: a stream should need the memory of one batch.
+            # Released before the next ones are read: a stream should need the memory of one batch.
             del parts
             yield made
             del made
@@ -203,30 +192,6 @@ class Scan(Iterable[Record]):
         stops = self._request.stop is not None or self._request.stops is not None
         if self._follow and self._timeout is None and self._limit is None and not stops:
             raise ValueError(f"{what} of a follower never ends: give it limit=, timeout= or stop=.")
-
-
-def _parse_place(
-    place: Start | Mapping[tuple[str, int], int], name: str, what: str, now_us: int
-) -> tuple[StartPoint, Mapping[str, Offsets] | None]:
-    """A start or a stop; of a pattern, the positions of another scan by topic."""
-    if is_positions(place):
-        places = parse_positions(place, name, what)  # type: ignore[arg-type]  # It is a mapping.
-        return (StartPoint("earliest"), places) if is_pattern(name) else (StartPoint("offsets", 0, places[name]), None)
-    # Whatever else it is, parse_start says what it should be.
-    return parse_start(place, what, now_us=now_us), None  # type: ignore[arg-type]
-
-
-def parse_partitions(partition: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    """The partitions to read, in order; None for all of them."""
-    if partition is None:
-        return None
-    if isinstance(partition, (str, bytes, bytearray, memoryview, Mapping, Set)):
-        raise TypeError(f"partition must be an integer or a list of them, not {type(partition).__name__}.")
-    many = partition if isinstance(partition, Iterable) else [partition]
-    chosen = sorted({parse_count(each, "partition") for each in many})
-    if not chosen:
-        raise ValueError("partition=[] names no partition: leave it out to read all of them.")
-    return tuple(chosen)
 
 
 def _tell(point: StartPoint | None, places: Mapping[str, Offsets] | None) -> str:

@@ -1,1 +1,1 @@
-"""Writing: records as frames, partitions chosen, producers, transactions."""
+"""Writing: intake of records, partitioning, producers, transactions."""

@@ -1,132 +1,115 @@
-"""Applied markers: which batch of each application was committed last, kept in an internal topic."""
+"""Applied markers: a state topic with the last committed batch of each application."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from collections.abc import Container
+from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.frame import Prepared, prepare
-from tailrace.engine.engine import name_damage
-from tailrace.errors import CorruptionError, TopicExistsError
+from tailrace.errors import CorruptionError
+from tailrace.state_topic import NewRecords, StateTopic, TopicState, find_state_topic, open_state_topic
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.partition import Partition
-    from tailrace.disk.store import Store
+    from tailrace.disk import Write
+    from tailrace.disk.columns import Columns
     from tailrace.engine.engine import Engine
 
 TOPIC = "__applied"
-SEGMENT_BYTES = 1 << 20
-# The topic keeps at least this number of records for each application before they are written anew and trimmed.
-RECORDS_PER_APPLICATION_MAX = 8
 
 
-class Markers:
-    """The last batch of each application, as far as the topic was read."""
+class Repeated(Exception):  # noqa: N818  # a state to act on, never shown to a user
+    """The batch of a marker, or a later one, was committed before."""
+
+
+class Marker(NamedTuple):
+    """The last batch of an application, and optionally a witness of its content."""
+
+    batch: int
+    witness: str | None = None
+
+    def packed(self) -> bytes:
+        """Return the value of its record."""
+        return f"{self.batch} {self.witness}".encode() if self.witness else str(self.batch).encode()
+
+
+class MarkerState(TopicState):
+    """The marker of each application."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
-        self.incarnation = 0
-        self.offset = 0
-        self.batches: dict[str, int] = {}
-        # What the last batch of an application was made of, where that was said.
-        self.witnesses: dict[str, str] = {}
+        super().__init__()
+        self.markers: dict[str, Marker] = {}
 
-    def last(self, engine: Engine, application: str) -> int | None:
-        """The last batch of an application; None when there was none."""
-        entry = engine.find(TOPIC)
-        if entry is None:
-            return None
-        with self.mutex:
-            self._follow(engine, entry)
-            return self.batches.get(application)
+    @property
+    def entries(self) -> int:
+        """The number of applications."""
+        return len(self.markers)
 
-    def witness(self, engine: Engine, application: str) -> str | None:
-        """What the last batch of an application was made of; None when that was not said."""
-        self.last(engine, application)
-        return self.witnesses.get(application)
+    def take(self, columns: Columns, first: int, stop: int) -> None:
+        """Apply some records of a frame: a key is an application, a value its marker."""
+        keys = columns.keys(first, stop) or [b""] * (stop - first)
+        for key, value in zip(keys, columns.values(first, stop), strict=True):
+            self.apply(key or b"", value or b"-1")
 
-    def next_write(
-        self, engine: Engine, application: str, batch: int, witness: str | None = None
-    ) -> tuple[Partition, list[Prepared], int] | None:
-        """The partition, the frames and the expected offset of a new marker; None when the batch was applied before."""
-        entry = engine.find(TOPIC) or self._create(engine)
-        with self.mutex:
-            partition = self._follow(engine, entry)
-            if self.batches.get(application, -1) >= batch:
-                return None
-            marks = {application: _packed(batch, witness)}
-            if self._is_long(engine, partition):
-                others = {name: _packed(number, self.witnesses.get(name)) for name, number in self.batches.items()}
-                marks = {**others, **marks}
-            frames = prepare([*marks.values()], [name.encode() for name in marks], None, engine.files.now_us())
-            return partition, frames, self.offset
-
-    def shorten(self, engine: Engine, offset: int, records: int) -> None:
-        """Forget what a marker that repeats every other one made needless."""
-        entry = engine.find(TOPIC)
-        if entry is not None and records > 1:
-            engine.change(lambda admin: admin.trim(entry.id, 0, offset))
-
-    def _is_long(self, engine: Engine, partition: Partition) -> bool:
-        held = self.offset - partition.start
-        return held > max(engine.tuning.applied_records_max, RECORDS_PER_APPLICATION_MAX * len(self.batches))
-
-    def _follow(self, engine: Engine, entry: TopicEntry) -> Partition:
-        partition = engine.partition(entry, 0)
-        if entry.id != self.incarnation:
-            self.incarnation, self.offset, self.batches, self.witnesses = entry.id, 0, {}, {}
-        end = partition.end
-        if self.offset < end:
-            reader = engine.store.reader(partition)
-            try:
-                # What was trimmed stands again behind the trim.
-                start = max(self.offset, partition.start)
-                for frame in reader.frames(start, end, lost=True):
-                    if frame.header.lost:
-                        # A repair said which markers are gone.
-                        continue
-                    column = reader.columns(frame)
-                    first, stop = column.index_at(start), column.index_at(end)
-                    keys = column.keys(first, stop) or []
-                    for key, value in zip(keys, column.values(first, stop), strict=True):
-                        self.take(key or b"", value or b"-1")
-            except CorruptionError as error:
-                raise name_damage(error, TOPIC) from error.__cause__
-            finally:
-                reader.close()
-            self.offset = end
-        return partition
-
-    def take(self, key: bytes, value: bytes) -> None:
-        """Take in one record: an application, and its batch with what it was made of."""
+    def apply(self, key: bytes, value: bytes) -> None:
+        """Apply one record; ignore a batch before the application's last one."""
         try:
             name = key.decode()
             number, _, witness = value.decode().partition(" ")
             batch = int(number)
         except ValueError as error:
             raise CorruptionError("A marker of an applied batch cannot be understood") from error
-        if batch >= self.batches.get(name, -1):
-            self.batches[name] = batch
-            self.witnesses.pop(name, None)
-            if witness:
-                self.witnesses[name] = witness
+        if batch >= self.last(name):
+            self.markers[name] = Marker(batch, witness or None)
 
-    def _create(self, engine: Engine) -> TopicEntry:
-        try:
-            return engine.change(lambda admin: admin.create(TOPIC, {"segment_bytes": SEGMENT_BYTES}, 1))
-        except TopicExistsError:
-            return engine.entry(TOPIC)
+    def last(self, application: str) -> int:
+        """Return the last batch of an application; -1 if there is none."""
+        found = self.markers.get(application)
+        return -1 if found is None else found.batch
+
+    def snapshot(self, alive: Container[int]) -> NewRecords:
+        """Return the marker of each application."""
+        return NewRecords(
+            [marker.packed() for marker in self.markers.values()], [name.encode() for name in self.markers]
+        )
+
+    def copy(self) -> MarkerState:
+        """Return a copy that does not change with this state."""
+        made = MarkerState()
+        made.offset, made.markers = self.offset, self.markers.copy()
+        return made
 
 
-def _packed(batch: int, witness: str | None) -> bytes:
-    return f"{batch} {witness}".encode() if witness else str(batch).encode()
+class Markers(StateTopic[MarkerState]):
+    """The applied markers of a log as this process knows them; any thread may use them."""
+
+    def empty(self) -> MarkerState:
+        """Return the state without any application."""
+        return MarkerState()
+
+    @property
+    def records_max(self) -> int:
+        """The tuned number of records that the topic may have."""
+        return self.engine.tuning.applied_records_max
+
+    def write_marker(self, application: str, marker: Marker) -> Write:
+        """Return a marker as one part of a transaction, which fails with Repeated if its batch was committed before."""
+
+        def check(state: MarkerState) -> None:
+            if state.last(application) >= marker.batch:  # rule: one batch once
+                raise Repeated
+
+        return self.write_records(NewRecords([marker.packed()], [application.encode()]), [check])
 
 
-_markers: WeakKeyDictionary[Store, Markers] = WeakKeyDictionary()
+def open_markers(engine: Engine) -> Markers:
+    """Return the applied markers of a log; their topic is created if there is none."""
+    return open_state_topic(engine, Markers, TOPIC)
 
 
-def markers_of(engine: Engine) -> Markers:
-    """What this process knows of the markers of a store."""
-    return _markers.setdefault(engine.store, Markers())
+def last_marker(engine: Engine, application: str) -> Marker | None:
+    """Return the marker of an application; None if there is none."""
+    markers = find_state_topic(engine, Markers, TOPIC)
+    if markers is None:
+        return None
+    found = markers.follow().markers.get(application)
+    markers.release()
+    return found

@@ -1,4 +1,4 @@
-"""Arrow data as frames."""
+"""Arrow data as frames, without a loop over records."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.arguments import parse_time
 from tailrace.disk import frame
+from tailrace.extras import pyarrow, require
 from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX, HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
-from tailrace.read.arrow import pyarrow, require
 from tailrace.records import Headers, encode_headers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-# Columns whose lengths Arrow tells.
+# Column types whose item lengths Arrow computes.
 _MEASURABLE = ("binary", "string", "large_binary", "large_string", "fixed_size_binary")
 
 
 def as_arrow(values: Any) -> Any | None:
-    """An Array, ChunkedArray, RecordBatch or Table over the same memory; None when the object is not Arrow data.
+    """Return an Array, ChunkedArray, RecordBatch or Table over the same memory; None if the object is not Arrow data.
 
-    What speaks Arrow's C interface (Polars, DuckDB, pandas frames) counts as Arrow data.
+    Objects with Arrow's C interface (Polars, DuckDB, pandas frames) count as Arrow data.
     """
     package = type(values).__module__.partition(".")[0]
     if package == "tailrace":
-        # A scan, whose errors would lose their types in Arrow's C interface.
+        # A scan: its errors would lose their types in Arrow's C interface.
         return values.to_arrow()
     if package == "pyarrow":
         return values.read_all() if hasattr(values, "read_all") else values
@@ -41,25 +41,25 @@ def as_arrow(values: Any) -> Any | None:
 
 
 def is_column(values: Any) -> bool:
-    """Whether it is an Array or a ChunkedArray."""
+    """Return whether it is an Array or a ChunkedArray."""
     pa = pyarrow()
     return isinstance(values, (pa.Array, pa.ChunkedArray))
 
 
 def is_table(data: Any) -> bool:
-    """Whether Arrow data has named columns; a stream of structs is how some libraries hand over a table."""
+    """Return whether Arrow data has named columns; some libraries pass a table as a stream of structs."""
     return not is_column(data) or bool(pyarrow().types.is_struct(data.type))
 
 
 def table_of(data: Any) -> Any:
-    """Data with named columns as a Table or RecordBatch."""
+    """Return data with named columns as a Table or RecordBatch."""
     if not is_column(data):
         return data
     return pyarrow().table(data.flatten(), names=[field.name for field in data.type])
 
 
 def check_headers(headers: Any) -> None:
-    """Refuse a column that cannot hold headers; bytes that claim to be encoded headers would be believed."""
+    """Refuse a column that cannot hold headers; plain bytes would be stored as encoded headers without a check."""
     types = pyarrow().types
     kind = headers.type
     if types.is_null(kind) or types.is_map(kind):
@@ -74,15 +74,15 @@ def check_headers(headers: Any) -> None:
 
 
 def longest(values: Any) -> int:
-    """Bytes of the longest item of a binary or string column."""
+    """Return the bytes of the longest item of a binary or string column."""
     compute = require("pyarrow.compute", "arrow")
     return max((compute.max(_lengths(chunk)).as_py() or 0 for chunk in _chunks(values)), default=0)
 
 
 def content_bytes(values: Any, chosen: Any | None = None) -> int:
-    """Bytes of all items of a column, or of those `chosen` by number, each as often as a dictionary names it.
+    """Return the bytes of all items of a column, or of those `chosen` by index; repeated dictionary items count again.
 
-    0 for a type that tells no lengths before it is copied.
+    Return 0 for a type whose lengths are unknown before it is copied.
     """
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
@@ -93,7 +93,7 @@ def content_bytes(values: Any, chosen: Any | None = None) -> int:
 
 
 def _lengths(chunk: Any) -> Any:
-    """Bytes of every item of an Array."""
+    """Return the bytes of each item of an Array."""
     pa = pyarrow()
     if pa.types.is_dictionary(chunk.type):
         return _lengths(chunk.dictionary).take(chunk.indices)
@@ -103,16 +103,17 @@ def _lengths(chunk: Any) -> Any:
 
 
 def prepare_arrow(
-    values: Any, keys: Any | None, headers: Any | None, times: Any, codec: int = 0
+    values: Any, keys: Any | None, headers: Any | None, times: Any, codec: int = 0, expiry: int = 0
 ) -> list[frame.Prepared]:
-    """What frame.prepare does, from Arrow buffers and without a loop over records.
+    """Do what frame.prepare does, from Arrow buffers and without a loop over records.
 
     values and keys are binary or string Arrays or ChunkedArrays (of any width, dictionaries included), headers is a
     list of structs or pairs, or encoded bytes; times is one number, or timestamps with a zone, or microseconds.
+    `expiry` is when all of them expire, 0 if they do not.
     """
     pa = pyarrow()
     if headers is None and isinstance(times, int):
-        whole = _whole(values, keys, times, codec)
+        whole = _whole(values, keys, times, codec, expiry)
         if whole is not None:
             return [whole]
     named = {"value": _binary(values)}
@@ -129,16 +130,22 @@ def prepare_arrow(
     for batch in pa.table(named).combine_chunks().to_batches():
         if batch.num_rows:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            frames += _prepare_batch(columns, times, codec, [batch.num_rows])[0]
+            frames += _prepare_batch(columns, times, codec, [batch.num_rows], expiry)[0]
     return _grouped(frames)
 
 
 def prepare_runs(
-    values: Any, keys: Any | None, headers: Any | None, times: Any, stops: Sequence[int], codec: int = 0
+    values: Any,
+    keys: Any | None,
+    headers: Any | None,
+    times: Any,
+    stops: Sequence[int],
+    codec: int = 0,
+    expiry: int = 0,
 ) -> list[list[frame.Prepared]]:
-    """What prepare_arrow does, for each run of rows that ends where `stops` says; all columns are Arrays.
+    """Do what prepare_arrow does, for each run of rows; `stops` has the end of each run, and all columns are Arrays.
 
-    Rows of many partitions, sorted by them, cost about as much as those of a few.
+    Rows of many partitions, sorted by partition, cost about as much as those of a few.
     """
     named = {"value": _binary(values)}
     if keys is not None:
@@ -148,18 +155,18 @@ def prepare_runs(
         named["headers"] = stored.combine_chunks() if hasattr(stored, "chunks") else stored
     if not isinstance(times, int):
         named["time"] = _microseconds(times)
-    return [_grouped(frames) for frames in _prepare_batch(named, times, codec, stops)]
+    return [_grouped(frames) for frames in _prepare_batch(named, times, codec, stops, expiry)]
 
 
 def _grouped(frames: list[frame.Prepared]) -> list[frame.Prepared]:
-    """Frames that are written together: all but the last say that more follow."""
+    """Return frames that are written together: all but the last have the flag MORE."""
     return [each._replace(flags=each.flags | frame.MORE) for each in frames[:-1]] + frames[-1:]
 
 
-def _whole(values: Any, keys: Any | None, time: int, codec: int) -> frame.Prepared | None:
-    """One frame whose columns are the very buffers of the arrays; None when they have to be cut or changed."""
-    flags, size = 0, 0
-    columns: list[ReadableBuffer] = []
+def _whole(values: Any, keys: Any | None, time: int, codec: int, expiry: int) -> frame.Prepared | None:
+    """Return one frame that uses the buffers of the arrays as they are; None if they must be split or converted."""
+    size = 0
+    flags, attributes, columns = _expiring(expiry)
     count = len(values)
     for items, present in ((keys, frame.KEYS), (values, 0)):
         if items is None:
@@ -172,17 +179,23 @@ def _whole(values: Any, keys: Any | None, time: int, codec: int) -> frame.Prepar
         columns += plain
     if not 0 < count <= FRAME_RECORDS_MAX or size > FRAME_BYTES_TARGET:
         return None
-    return frame.seal(flags, count, columns, time, time, codec)
+    return frame.seal(flags, count, columns, time, time, codec, attributes)
+
+
+def _expiring(expiry: int) -> tuple[int, bytes, list[ReadableBuffer]]:
+    """Return flag, attributes and columns of records that all expire at the same time; 0 if they do not."""
+    flags, attributes, column = frame.expiry_column(expiry or frame.NEVER)
+    return flags, attributes, [column] if column else []
 
 
 def _plain(items: Any) -> tuple[memoryview, memoryview] | None:
-    """Offsets and bytes of an array without nulls whose offsets are as a frame has them: 32 bits wide, from 0."""
+    """Return offsets and bytes of an array without nulls whose offsets have a frame's layout: 32 bits wide, from 0."""
     pa = pyarrow()
     if isinstance(items, pa.ChunkedArray) and items.num_chunks == 1:
         items = items.chunk(0)
     if not isinstance(items, pa.Array) or items.type not in (pa.binary(), pa.string()):
         return None
-    # Of an empty array even the offsets may be missing.
+    # An empty array may even have no offsets.
     if items.null_count or not len(items):
         return None
     _, offsets, data = items.buffers()
@@ -200,7 +213,7 @@ def _chunks(values: Any) -> list[Any]:
 
 
 def _binary(values: Any) -> Any:
-    """The column as binary or large_binary, its bytes shared where Arrow can."""
+    """Return the column as binary or large_binary, sharing its bytes where Arrow can."""
     pa = pyarrow()
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         return pa.array(values, pa.binary())
@@ -223,13 +236,13 @@ def _stored_headers(headers: Any) -> Any:
         return pa.nulls(len(headers), pa.binary())
     chunks = [_joined_headers(chunk) for chunk in _chunks(headers)]
     if any(chunk is None for chunk in chunks):
-        # Something cannot be stored; taken one by one, the first such is named.
+        # Some header cannot be stored; encoded row by row, the error names the first such header.
         return pa.array([encode_headers(_pairs(each)) for each in headers.to_pylist()], pa.binary())
     return pa.chunked_array(chunks, pa.binary())
 
 
 def _joined_headers(headers: Any) -> Any | None:
-    """What encode_headers makes of every row, joined by Arrow; None when that must be asked row by row."""
+    """Return what encode_headers makes of every row, joined by Arrow; None if rows must be encoded one by one."""
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
     if pa.types.is_map(headers.type):
         names, values = headers.keys, headers.items
@@ -240,7 +253,7 @@ def _joined_headers(headers: Any) -> Any | None:
     if names.null_count or not pa.types.is_string(names.type) or longest(names) > HEADER_NAME_BYTES_MAX:
         return None
     if values.null_count:
-        # The format has no null among the headers; hidden behind a null row one does no harm.
+        # The format has no null header values; only nulls inside null rows are harmless.
         return None
     if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
         return None
@@ -260,7 +273,7 @@ def _joined_headers(headers: Any) -> Any | None:
 
 
 def _pairs(headers: Sequence[Any] | None) -> Headers | None:
-    """Headers of one row: a list of structs, or of pairs as a map column gives them."""
+    """Return the headers of one row: a list of structs, or of pairs as a map column has them."""
     if not headers:
         return None
     pairs = ((each["name"], each["value"]) if isinstance(each, dict) else each for each in headers)
@@ -276,7 +289,7 @@ def _microseconds(times: Any) -> Any:
     if pa.types.is_timestamp(times.type):
         if times.type.tz is None:
             raise TypeError("Timestamps need a time zone: cast them to timestamp(us, UTC) first.")
-        # Nanoseconds are cut off, as everything else finer than a microsecond is.
+        # Nanoseconds are truncated, like every time finer than a microsecond.
         return times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
     if pa.types.is_integer(times.type):
         for time in require("pyarrow.compute", "arrow").min_max(times).as_py().values():
@@ -287,7 +300,7 @@ def _microseconds(times: Any) -> Any:
 
 
 class _Blob(NamedTuple):
-    """A binary array taken apart; ends are where items end in data, before it where the first one begins."""
+    """A binary array in parts; `ends` has the start of the first item in `data`, then the end of each item."""
 
     ends: Any
     data: memoryview
@@ -302,7 +315,7 @@ def _blob(items: Any) -> _Blob:
         _, bits = items.is_valid().buffers()
         at = items.is_valid().offset
         valid = int.from_bytes(memoryview(bits)[at >> 3 : at + len(items) + 7 >> 3], "little") >> (at & 7)
-        # Arrow lets a null hide bytes, the format does not.
+        # Arrow allows bytes under a null, the format does not.
         items = require("pyarrow.compute", "arrow").fill_null(items, b"")
     width = pa.int64() if pa.types.is_large_binary(items.type) else pa.int32()
     _, offsets, data = items.buffers()
@@ -310,8 +323,10 @@ def _blob(items: Any) -> _Blob:
     return _Blob(ends, memoryview(b"" if data is None else data), valid)
 
 
-def _prepare_batch(batch: dict[str, Any], times: Any, codec: int, stops: Sequence[int]) -> list[list[frame.Prepared]]:
-    """The frames of each run of rows; runs follow one another and end where `stops` says."""
+def _prepare_batch(
+    batch: dict[str, Any], times: Any, codec: int, stops: Sequence[int], expiry: int
+) -> list[list[frame.Prepared]]:
+    """Return the frames of each run of rows; runs are contiguous, and `stops` has the end of each."""
     pa = pyarrow()
     compute = require("pyarrow.compute", "arrow")
     count = len(batch["value"])
@@ -328,12 +343,15 @@ def _prepare_batch(batch: dict[str, Any], times: Any, codec: int, stops: Sequenc
     cuts = [cut for some in ranges for cut in some]
     pieces: dict[str, list[_Pieces]] = {name: _cut(blob, cuts) for name, blob in blobs.items()}
     made = []
+    expiring, attributes, expiries = _expiring(expiry)
     for at, (first, stop) in enumerate(cuts):
         flags, low, high = 0, times, times
         columns: list[ReadableBuffer] = []
         if "time" in batch:
             flags, low, high, column = _time_column(batch["time"].slice(first, stop - first))
             columns += column
+        flags |= expiring
+        columns += expiries
         for kind, present, nulls in _BLOBS:
             if kind in pieces:
                 bitmap, offsets, data = pieces[kind][at]
@@ -342,24 +360,24 @@ def _prepare_batch(batch: dict[str, Any], times: Any, codec: int, stops: Sequenc
                     flags |= nulls
                     columns.append(bitmap)
                 columns += (offsets, data)
-        made.append(frame.seal(flags, stop - first, columns, low, high, codec))
+        made.append(frame.seal(flags, stop - first, columns, low, high, codec, attributes))
     frames = iter(made)
     return [[*islice(frames, len(some))] for some in ranges]
 
 
 _BLOBS = (("key", frame.KEYS, frame.KEY_NULLS), ("headers", frame.HEADERS, 0), ("value", 0, frame.VALUE_NULLS))
-# Validity bitmap (empty without nulls), offsets from 0 and bytes of some items.
+# Validity bitmap (empty without nulls), offsets from 0, and bytes of some items.
 _Pieces = tuple[bytes, "ReadableBuffer", "ReadableBuffer"]
-# Offsets of fewer records a frame are computed for all frames at once, as a call of Arrow costs as much for each.
+# With fewer records per frame, offsets are computed for all frames at once: a call of Arrow per frame costs more.
 _RECORDS_ALONE_MIN = 1_024
 
 
 def _cut(blob: _Blob, cuts: Sequence[tuple[int, int]]) -> list[_Pieces]:
-    """The pieces of each frame; cuts follow one another."""
+    """Return the pieces of each frame; cuts are contiguous."""
     if not cuts or cuts[-1][1] >= _RECORDS_ALONE_MIN * len(cuts):
         return [_pieces(blob, first, stop) for first, stop in cuts]
     pa, compute = pyarrow(), require("pyarrow.compute", "arrow")
-    # Where one frame ends the next begins, so that this place is in both.
+    # The end of one frame is the start of the next, so this offset is in both.
     indices = array("q", chain.from_iterable(range(first, stop + 1) for first, stop in cuts))
     lengths = accumulate(stop - first + 1 for first, stop in cuts)
     begins = blob.ends.take(pa.array([first for first, _ in cuts], pa.int64()))
@@ -379,7 +397,7 @@ def _cut(blob: _Blob, cuts: Sequence[tuple[int, int]]) -> list[_Pieces]:
 
 
 def _pieces(blob: _Blob, first: int, stop: int) -> _Pieces:
-    """The pieces of the items first to stop."""
+    """Return the pieces of the items from first to stop."""
     pa = pyarrow()
     count = stop - first
     ends = blob.ends.slice(first, count + 1)
@@ -391,7 +409,7 @@ def _pieces(blob: _Blob, first: int, stop: int) -> _Pieces:
 
 
 def _bitmap(blob: _Blob, first: int, stop: int) -> bytes:
-    """Which of the items first to stop are there; empty when all are."""
+    """Return the validity bits of the items from first to stop; empty if all are valid."""
     if blob.valid is None:
         return b""
     everything = (1 << stop - first) - 1
@@ -408,6 +426,6 @@ def _time_column(times: Any) -> tuple[int, int, int, list[ReadableBuffer]]:
     flag, width = frame.TIMES_FULL, 8
     if high - low <= frame.DELTA_MAX:
         flag, width = frame.TIMES_DELTA, 4
-        # Of a plain number Arrow would first ask whether it is one of numpy's, which is slow where there is none.
+        # For a plain number Arrow would first check for a numpy scalar, which is slow if numpy is missing.
         times = compute.subtract(times, pa.scalar(low, pa.int64())).cast(pa.int32())
     return flag, low, high, [times.buffers()[1][width * times.offset : width * (times.offset + len(times))]]

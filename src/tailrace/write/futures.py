@@ -1,4 +1,4 @@
-"""Futures: records on their way to their partitions in batches, and the future of each one's position."""
+"""Futures: batches of records that are being sent, and the future of each record's position."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tailrace.disk.staging import Write
+from tailrace.disk import Write
 from tailrace.records import Position
 from tailrace.write.intake import Rows
 
@@ -21,25 +21,25 @@ _FUTURE_FIELDS = frozenset({"_condition", "_state", "_result", "_exception", "_w
 
 
 class PartitionBatch:
-    """Records of a group that go to one partition, and what became of them."""
+    """The records of a batch that go to one partition, and their outcome."""
 
     __slots__ = ("error", "first", "partition", "places")
 
     def __init__(self, partition: int, places: range | list[int]) -> None:
         self.partition = partition
-        # Which records of the group, in their order; a range are all of them.
+        # The indexes of these records in the batch, in order; a range means all of them.
         self.places = places
         self.first = -1
         self.error: BaseException | None = None
 
     def position(self, place: int) -> Position:
-        """Where a record is, once the first of the part has its offset."""
+        """Return the position of a record, once the first record of this part has its offset."""
         places = self.places
         before = place if type(places) is range else bisect_left(places, place)
         return _position(Position, (self.partition, self.first + before))
 
     def tell(self, future: Future[Position], place: int) -> None:
-        """Settle the future of one of the records."""
+        """Settle the future of one record."""
         if self.error is not None:
             future.set_exception(self.error)
         else:
@@ -47,9 +47,9 @@ class PartitionBatch:
 
 
 class PendingBatch(Rows):
-    """Records that are sent together, in the order in which they came, each with the time at which it did.
+    """Records that are sent together, in the order of their appends, each with its time.
 
-    Which partitions take them is decided when they are sent: by then the topic may have more of them, or be another.
+    Their partitions are chosen when they are sent: by then the topic may have more partitions, or be a new topic.
     """
 
     __slots__ = ("parts", "producer", "stamps", "waiting")
@@ -61,53 +61,62 @@ class PendingBatch(Rows):
         self.times: list[int] = []
         self.since = 0
         self.bare = False
-        # When each record was appended, or the time it was given, in nanoseconds: `times` are made of them by `seal`.
-        # A record's stamp comes before its value, so an interrupt leaves one too many and never one too few.
+        self.ttl = None
+        self.expiries: list[int] | None = None
+        # The time of each append, or the time the caller gave, in nanoseconds; `seal` makes `times` from them. A
+        # record's stamp is appended before its value, so an interrupt leaves one stamp too many and never one too few.
         self.stamps: list[int] = []
         self.producer = producer
-        # The part of each record that is settled; empty before the first is.
+        # The settled part of each record; empty before the first is settled.
         self.parts: list[PartitionBatch | None] = []
-        # Futures that somebody waits for, by their records; all others find their result here when they are asked.
+        # Futures that a thread waits for, by record; all others look up their result here on demand.
         self.waiting: dict[int, PendingPosition] = {}
 
     @property
     def plain(self) -> bool:
-        """Whether it holds values and their times, and nothing else."""
-        return self.keys is None and self.headers is None
+        """Whether it holds only values and their times."""
+        return self.keys is None and self.headers is None and self.expiries is None
 
-    def add(self, value: bytes | None, key: bytes | None, headers: bytes, stamp: int) -> None:
-        """Add a record; a column begins with the first record that has something in it."""
+    def add(self, value: bytes | None, key: bytes | None, headers: bytes, stamp: int, expiry: int) -> None:
+        """Add a record; a column starts with the first record that has a value in it.
+
+        An expiry of 0 is that of the topic when the record is sent.
+        """
         before = len(self.values)
         if key is not None and self.keys is None:
             self.keys = [None] * before
         if headers and self.headers is None:
             self.headers = [b""] * before
+        if expiry and self.expiries is None:
+            self.expiries = [0] * before
         try:
             self.stamps.append(stamp)
             if self.keys is not None:
                 self.keys.append(key)
             if self.headers is not None:
                 self.headers.append(headers)
+            if self.expiries is not None:
+                self.expiries.append(expiry)
             self.values.append(value)
         except BaseException:
-            # An interrupt: columns of different lengths would take all others of the group with them.
-            for column in (self.values, self.keys, self.headers, self.stamps):
+            # An interrupt: columns of different lengths would make every other record of the batch fail.
+            for column in (self.values, self.keys, self.headers, self.expiries, self.stamps):
                 if column is not None:
                     del column[before:]
             raise
 
     def seal(self) -> None:
-        """Make the times of the stamps, once no record comes any more."""
+        """Compute the times from the stamps, after the last record."""
         stamps, self.stamps = self.stamps, []
         del stamps[len(self.values) :]
         if stamps:
-            # Counted from the first: small numbers are divided in half the time.
+            # Relative to the first: small numbers are divided in half the time.
             self.since = stamps[0] // 1000
             first = self.since * 1000
             self.times = [(stamp - first) // 1000 for stamp in stamps]
 
     def place(self, parts: list[PartitionBatch], route: Route, keyless: Callable[[], int]) -> list[PartitionBatch]:
-        """The records of some parts as parts for the partitions that the topic has now."""
+        """Return the records of some parts as new parts for the partitions that the topic has now."""
         keys = self.keys
         places = parts[0].places
         if type(places) is not range:
@@ -116,14 +125,14 @@ class PendingBatch(Rows):
         placed = Rows(places, keys).by_partition(route.count, route.hash, keyless)
         return [PartitionBatch(index, rows.values) for index, rows in placed.items()]  # type: ignore[arg-type]  # some of places
 
-    def write(self, part: PartitionBatch, route: Route) -> Write:
-        """What is written for a part."""
+    def write(self, part: PartitionBatch, route: Route, now_us: int) -> Write:
+        """Return the write of a part; records without a ttl of their own have that of the topic from now on."""
         places = part.places
         rows = self._pick(places) if isinstance(places, list) else self
-        return Write(route.partitions[part.partition], rows.frames(0, route.codec, route.maximum))
+        return Write(route.partitions[part.partition], rows.frames(now_us, route.recipe), recipe=route.offset)
 
     def settle(self, part: PartitionBatch) -> None:
-        """Tell the futures of a part: their positions, or what went wrong."""
+        """Settle the futures of a part: with their positions, or with the error."""
         places = part.places
         if type(places) is range:
             self.parts = [part] * len(places)
@@ -132,13 +141,13 @@ class PendingBatch(Rows):
             for place in places:
                 parts[place] = part
             self.parts = parts
-        # Whoever looked before that is waiting by now, or comes to it before the lock is to be had.
+        # A thread that found no result holds this lock until it is in `waiting`, so this finds every waiting future.
         with self.producer.settling:
             waiting = self.waiting
             told = [waiting.pop(place) for place in places if place in waiting] if waiting else []
         for future in told:
             if "_condition" not in future.__dict__:
-                # An interrupt came before it was a future: it becomes a settled one when it is asked again.
+                # An interrupt came before it was a real future: its next use makes it a settled one.
                 continue
             try:
                 part.tell(future, future._index)
@@ -148,15 +157,15 @@ class PendingBatch(Rows):
                 )
 
     def part(self, index: int) -> PartitionBatch | None:
-        """What became of one of the records, once it is known."""
+        """Return the settled part of a record; None before it is settled."""
         return self.parts[index] if self.parts else None
 
 
 class PendingPosition(Future[Position]):
     """The position of a record, once it is as durable as its topic asks.
 
-    A future of the standard library costs more than the append itself, so this becomes one only when somebody waits
-    for it; before, it is a place in a group.
+    A future of the standard library costs more than the append itself, so this becomes one only when a thread waits for
+    it; until then it is an index in a batch.
     """
 
     __slots__ = ("_group", "_index")
@@ -164,7 +173,7 @@ class PendingPosition(Future[Position]):
     _group: PendingBatch
     _index: int
 
-    # The producer sets both after the construction: arguments would double its price.
+    # The producer sets both after the construction: passing arguments would double the cost.
     __init__ = object.__init__
 
     def __getattr__(self, name: str) -> Any:
@@ -177,7 +186,7 @@ class PendingPosition(Future[Position]):
             raise producer.reentered()
         with producer.settling:
             if "_condition" not in self.__dict__:
-                # The fields come in one step, so that no interrupt leaves a future that nobody settles.
+                # The fields are set in one step, so that no interrupt leaves a future that is never settled.
                 made: Future[Position] = Future()
                 part = group.part(self._index)
                 if part is None:
@@ -188,11 +197,11 @@ class PendingPosition(Future[Position]):
         return self.__dict__[name]
 
     def done(self) -> bool:
-        """Whether the record is written, or failed."""
+        """Return whether the record is written, or failed."""
         return self._group.part(self._index) is not None
 
     def result(self, timeout: float | None = None) -> Position:
-        """The position, after waiting for it; raises what went wrong."""
+        """Wait for the position and return it; raise the error if the write failed."""
         group = self._group
         part = group.part(self._index)
         if part is None:
@@ -202,7 +211,7 @@ class PendingPosition(Future[Position]):
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What went wrong, after waiting for it; None when nothing did."""
+        """Wait for the outcome, and return the error; None if the record was written."""
         part = self._group.part(self._index)
         if part is not None:
             return part.error
@@ -210,15 +219,15 @@ class PendingPosition(Future[Position]):
         return super().exception(timeout)
 
     def cancel(self) -> bool:
-        """A record that was given to a producer is on its way."""
+        """Return False: a record that was given to a producer will be sent."""
         return False
 
     def cancelled(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def running(self) -> bool:
-        """Whether the record is still on its way."""
+        """Return whether the record is neither written nor failed yet."""
         return not self.done()
 
     def __reduce__(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Intake: what a user wants to append, checked and as bytes."""
+"""Intake: records from a caller, checked and converted to bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import islice
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.arguments import parse_flag, parse_time
-from tailrace.disk.frame import VALUE_NULLS, Prepared, check_total, prepare, prepare_one
+from tailrace.arguments import parse_flag, parse_time, parse_ttl
+from tailrace.disk.frame import NEVER, VALUE_NULLS, Prepared, check_total, prepare, prepare_one
 from tailrace.engine import engine as engines
 from tailrace.errors import LimitError, RecordTooLargeError
 from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from tailrace.types import Data
+    from tailrace.types import Data, Duration
+    from tailrace.write.recipe import Recipe
 
     Hash = Callable[[ReadableBuffer], int]
 
-# Told apart from None, which is a tombstone as a value and null as JSON.
+# Distinct from None, which is a tombstone as a value and null as JSON.
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "...", "__reduce__": lambda self: "UNSET"})()
 
-# Not a number is no JSON: other readers would refuse the whole record.
+# NaN is not valid JSON: other readers would refuse the whole record.
 _dump = JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as compact JSON in UTF-8."""
+    """Return a value as compact JSON in UTF-8."""
     try:
         return encode_data(_dump(value))
     except RecursionError:
@@ -39,7 +40,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_value(value: Data | None, json: Any, key: Data | None) -> bytes | None:
-    """The stored value from `value` or `json`, of which exactly one must be given."""
+    """Return the stored value from `value` or `json`, of which exactly one must be given."""
     if json is not UNSET:
         if value is not UNSET:
             raise TypeError("Give a value or json=, not both.")
@@ -71,21 +72,24 @@ def check_sizes(value_bytes: int, key_bytes: int, maximum: int) -> None:
 
 
 class Intake(Protocol):
-    """Records on their way in: a list of them, or Arrow columns."""
+    """Records to be written: a list of them, or Arrow columns."""
+
+    # The life of the records in microseconds: None for that of the topic, 0 if they do not expire.
+    ttl: int | None
 
     def __len__(self) -> int: ...
 
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Any]:
-        """The records of each partition, in their order; those without a key go where `keyless` says."""
+        """Return the records of each partition, in order; `keyless` chooses the partition of those without a key."""
 
-    def frames(self, now_us: int, codec: int, maximum: int, *, bare: bool = False) -> list[Prepared]:
-        """The records as frames, each record within the maximum; `bare` allows those with neither value nor key."""
+    def frames(self, now_us: int, recipe: Recipe, *, bare: bool = False) -> list[Prepared]:
+        """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key."""
 
 
 class Rows:
-    """Records as columns of Python objects; None for a column in which every record is alike."""
+    """Records as columns of Python objects; None for a column in which all records are alike."""
 
-    __slots__ = ("bare", "headers", "keys", "since", "times", "values")
+    __slots__ = ("bare", "expiries", "headers", "keys", "since", "times", "ttl", "values")
 
     def __init__(
         self,
@@ -95,21 +99,26 @@ class Rows:
         times: Sequence[int] | None = None,
         since: int = 0,
         bare: bool = False,
+        ttl: int | None = None,
+        expiries: Sequence[int] | None = None,
     ) -> None:
         self.values = values
         self.keys = keys
         self.headers = headers
-        # Microseconds, counted from `since`.
+        # Microseconds relative to `since`.
         self.times = times
         self.since = since
         # Whether records with neither value nor key are allowed.
         self.bare = bare
+        self.ttl = ttl
+        # When each record expires, instead of `ttl`: in microseconds, NEVER, or 0 for the topic's own ttl.
+        self.expiries = expiries
 
     def __len__(self) -> int:
         return len(self.values)
 
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Rows]:
-        """The records of each partition, in their order; those without a key go where `keyless` says."""
+        """Return the records of each partition, in order; `keyless` chooses the partition of those without a key."""
         if count == 1 or self.keys is None:
             return {keyless(): self}
         if len(self.keys) != len(self.values):
@@ -127,7 +136,7 @@ class Rows:
                 else:
                     without.append(at)
         except TypeError:
-            # Text among the keys: converted once, nothing is left that could fail again.
+            # The keys include str: after one conversion this cannot fail again.
             self._convert_keys()
             return self.by_partition(count, hash, keyless)
         if len(places) == 1:
@@ -135,7 +144,7 @@ class Rows:
         return {index: self._pick(chosen) for index, chosen in sorted(places.items())}
 
     def _pick(self, chosen: list[int]) -> Rows:
-        values, keys, headers, times = self.values, self.keys, self.headers, self.times
+        values, keys, headers, times, expiries = self.values, self.keys, self.headers, self.times, self.expiries
         return Rows(
             [values[at] for at in chosen],
             None if keys is None else [keys[at] for at in chosen],
@@ -143,26 +152,38 @@ class Rows:
             None if times is None else [times[at] for at in chosen],
             self.since,
             self.bare,
+            self.ttl,
+            None if expiries is None else [expiries[at] for at in chosen],
         )
 
-    def frames(self, now_us: int, codec: int, maximum: int, *, bare: bool = False) -> list[Prepared]:
-        """The records as frames, each record within the maximum; `bare` allows those with neither value nor key."""
+    def expiry(self, now_us: int, recipe: Recipe) -> int | Sequence[int]:
+        """Return when the records expire: one time for all, 0 if they do not, or one for each."""
+        if self.expiries is None:
+            return recipe.expiry(self.ttl, now_us)
+        default = recipe.expiry(None, now_us) or NEVER
+        return [each or default for each in self.expiries]
+
+    def frames(self, now_us: int, recipe: Recipe, *, bare: bool = False) -> list[Prepared]:
+        """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key."""
+        codec, maximum, _ = recipe
+        expiry = self.expiry(now_us, recipe)
         times, since = (now_us, 0) if self.times is None else (self.times, self.since)
-        # An engine cuts its segments by itself.
+        # Bulk writers split their segments themselves.
         bytes_max = None if bare else GROUP_BYTES_MAX
         if len(self.values) == 1 and type(value := self.values[0]) is bytes and len(value) <= KEY_BYTES_MAX <= maximum:
             key = self.keys[0] if self.keys else None
             if key is None or (type(key) is bytes and len(key) <= KEY_BYTES_MAX):
-                # One plain record, as most transactions have them for a partition: nothing can be wrong with it.
+                # One plain record, the usual share of a transaction in a partition: no check can fail.
                 headers = self.headers[0] if self.headers else b""
                 time = since + (times if isinstance(times, int) else times[0])
-                return [prepare_one(value, key, headers, time, codec)]
+                each = expiry if isinstance(expiry, int) else 0 if expiry[0] == NEVER else expiry[0]
+                return [prepare_one(value, key, headers, time, codec, each)]
         try:
-            frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max)
+            frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max, expiry)
         except TypeError:
-            # Text among the bytes: only then is it worth a look at every record.
+            # The records include str: only then is every record inspected.
             self._convert()
-            frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max)
+            frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max, expiry)
         except LimitError:
             self._check_sizes(maximum)
             raise
@@ -194,9 +215,12 @@ class Rows:
 class ArrowRows:
     """Records as Arrow columns."""
 
-    __slots__ = ("headers", "keys", "times", "values")
+    __slots__ = ("headers", "keys", "times", "ttl", "values")
 
-    def __init__(self, values: Any, keys: Any = None, headers: Any = None, times: Any = None) -> None:
+    def __init__(
+        self, values: Any, keys: Any = None, headers: Any = None, times: Any = None, ttl: int | None = None
+    ) -> None:
+        self.ttl = ttl
         self.values = values
         self.keys = keys
         self.headers = headers
@@ -206,10 +230,10 @@ class ArrowRows:
         return len(self.values)
 
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, ArrowRows]:
-        """The records of each partition, in their order; those without a key go where `keyless` says."""
+        """Return the records of each partition, in order; `keyless` chooses the partition of those without a key."""
         if count == 1 or self.keys is None:
             return {keyless(): self}
-        from tailrace.read.arrow import pyarrow
+        from tailrace.extras import pyarrow
 
         numbers = pyarrow().array(range(len(self.values)))
         rows = Rows(numbers, [_key_bytes(key) for key in self.keys.to_pylist()])
@@ -225,25 +249,27 @@ class ArrowRows:
 
     def _take(self, indices: Any) -> ArrowRows:
         columns = (self.values, self.keys, self.headers, self.times)
-        return ArrowRows(*(None if column is None else column.take(indices) for column in columns))
+        values, keys, headers, times = (None if column is None else column.take(indices) for column in columns)
+        return ArrowRows(values, keys, headers, times, self.ttl)
 
     def _may_exceed(self) -> bool:
-        """Whether there may be more bytes than one write takes; a dictionary has each of its items once."""
+        """Return whether the bytes may exceed one write; the size of a dictionary array counts each item only once."""
         given = [each for each in (self.values, self.keys) if each is not None]
         return sum([each.nbytes for each in given]) > GROUP_BYTES_MAX or any(
             hasattr(each.type, "value_type") for each in given
         )
 
-    def frames(self, now_us: int, codec: int, maximum: int, *, bare: bool = False) -> list[Prepared]:
-        """The records as frames, each record within the maximum; `bare` allows those with neither value nor key."""
+    def frames(self, now_us: int, recipe: Recipe, *, bare: bool = False) -> list[Prepared]:
+        """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key."""
+        codec, maximum, _ = recipe
         from tailrace.write.arrow_intake import content_bytes, prepare_arrow
 
         if not bare and self._may_exceed():
             size = content_bytes(self.values) + (0 if self.keys is None else content_bytes(self.keys))
             check_total(size, GROUP_BYTES_MAX)
-        frames = prepare_arrow(
-            self.values, self.keys, self.headers, now_us if self.times is None else self.times, codec
-        )
+        times = now_us if self.times is None else self.times
+        expiry = recipe.expiry(self.ttl, now_us)
+        frames = prepare_arrow(self.values, self.keys, self.headers, times, codec, expiry)
         if sum([frame.raw_length for frame in frames]) > min(maximum, KEY_BYTES_MAX):
             self._check_sizes(maximum)
         if not bare and any(frame.flags & VALUE_NULLS for frame in frames):
@@ -269,15 +295,19 @@ def take_in(
     json: bool = False,
     headers: Iterable[Mapping[str, Data] | None] | None = None,
     timestamps: Iterable[datetime | int] | None = None,
+    ttl: Duration | None = None,
     limited: bool = True,
 ) -> Intake:
-    """The arguments of extend() as columns; `limited` where they are one write, whose size is bounded."""
+    """Return the arguments of extend() as columns; `limited` if they are one write, whose size is bounded."""
     parse_flag(json, "json")
+    life = None if ttl is None else parse_ttl(ttl)
     if isinstance(values, _SINGLE):
         raise TypeError(f"extend takes many values, not one {type(values).__name__}: use append, or a list.")
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         if not json:
-            return _take_in_arrow(values, keys, headers, timestamps)
+            intake = _take_in_arrow(values, keys, headers, timestamps)
+            intake.ttl = life
+            return intake
         from tailrace.write.arrow_intake import as_arrow
 
         values = as_arrow(values).to_pylist()  # type: ignore[union-attr]  # it speaks Arrow, so it is Arrow data
@@ -297,15 +327,16 @@ def take_in(
         None if keys is None else _listed(keys, "keys", count),
         None if headers is None else [encode_headers(each) for each in _listed(headers, "headers", count)],
         None if timestamps is None else _times(timestamps, count),
+        ttl=life,
     )
 
 
-# Values of an iterator that are taken before their bytes are counted.
+# Values taken from an iterator before their bytes are counted.
 GATHERED = 1_024
 
 
 def _gathered(values: Iterable[Any], *, limited: bool) -> list[Any]:
-    """The values of an iterator; with `limited`, where all go to one partition, no more are taken than it can take."""
+    """Return the values of an iterator; with `limited` (one partition), stop as soon as they exceed one write."""
     if not limited:
         return list(values)
     taken: list[Any] = []
@@ -316,18 +347,18 @@ def _gathered(values: Iterable[Any], *, limited: bool) -> list[Any]:
         try:
             size += sum(map(len, some))
         except TypeError:
-            # Tombstones, or what is no value at all, which is refused later.
+            # Tombstones, or invalid values, which are refused later.
             size += sum([len(each) for each in some if isinstance(each, (bytes, str))])
         check_total(size, GROUP_BYTES_MAX)
     return taken
 
 
-# What is one thing for whoever gives it, although Python can iterate it.
+# Types that are one value, although Python can iterate them.
 _SINGLE = (str, bytes, bytearray, memoryview, Mapping)
 
 
 def _listed(column: Any, what: str, count: int) -> Sequence[Any]:
-    """A column beside the values, one item for each; of an endless iterator no more is taken than tells."""
+    """Return a column with one item for each value; at most one item too many is taken from an iterator."""
     if isinstance(column, _SINGLE) or not (hasattr(column, "__iter__") or hasattr(column, "__getitem__")):
         raise TypeError(f"{what} must be an iterable with one for each value, not one {type(column).__name__}.")
     items: Sequence[Any]
@@ -351,12 +382,12 @@ def _times(timestamps: Any, count: int) -> Sequence[int]:
     return [parse_time(time, "timestamp", now_us=now) for time in times]
 
 
-# What a read gives besides what can be written: the place of a record is not its writer's to choose.
+# Columns that a read adds to those that can be written: a writer cannot choose the position of a record.
 _PLACES = frozenset({"topic", "partition", "offset"})
 
 
 def _take_in_arrow(values: Any, keys: Any, headers: Any, timestamps: Any) -> ArrowRows:
-    from tailrace.read.arrow import pyarrow
+    from tailrace.extras import pyarrow
     from tailrace.write.arrow_intake import as_arrow, check_headers, is_column, is_table, table_of
 
     pa = pyarrow()
@@ -402,5 +433,5 @@ def _present(column: Any) -> Any:
 
 
 def check_group(frames: Sequence[Prepared]) -> None:
-    """Refuse more than one write to a partition can take, before anything is written."""
+    """Refuse frames that exceed one write to a partition, before anything is written."""
     check_total(sum([frame.size for frame in frames]), GROUP_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The partitioner: which partition of its topic a record goes to."""
+"""The partitioner: chooses the partition of a record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of Kafka's Java client, with its sign bit cleared as that client does."""
+    """Return the hash of Kafka's Java client, with the sign bit cleared as that client does."""
     length = len(key)
     mixed = 0x9747B28C ^ length
     for word in unpack_from(f"<{length // 4}I", key):
@@ -40,21 +40,21 @@ HASHES: dict[str, Callable[[ReadableBuffer], int]] = {"crc32": crc32, "murmur2":
 
 
 class Sticky:
-    """Where keyless records go: on one partition for a while, so that they share frames and syncs, then on the next.
+    """The partition of keyless records: the same for a while, so that they share frames and syncs, then the next.
 
-    Threads may share it without a lock: the worst that a race does is to move on too early or too late.
+    Threads may share it without a lock: a race only moves to the next partition too early or too late.
     """
 
     __slots__ = ("index", "room", "since")
 
     def __init__(self) -> None:
-        # Processes that start together begin on different partitions.
+        # Processes that start together start with different partitions.
         self.index = getpid()
         self.room = 0
         self.since = 0
 
     def one(self, count: int, size: int, now_us: int) -> int:
-        """The partition of a single record of so many bytes."""
+        """Return the partition of a single record of `size` bytes."""
         if self.room <= 0 or not 0 <= now_us - self.since < STICKY_US_MAX:
             self.index += 1
             self.room = STICKY_BYTES_MAX
@@ -63,6 +63,6 @@ class Sticky:
         return self.index % count
 
     def next(self, count: int) -> int:
-        """The partition of a whole batch; the next one goes to the next."""
+        """Return the partition of a whole batch, and move to the next one."""
         self.index += 1
         return self.index % count

@@ -1,29 +1,21 @@
-"""The producer: appends in the background, in large groups, with a future for each record."""
+"""The producer: appends in the background, in large batches, with a future for each record."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from tailrace.arguments import parse_duration, parse_size, parse_time
-from tailrace.disk.threads import OneThread
-from tailrace.engine.engine import name_damage
-from tailrace.engine.reentrancy import refuse_handler
-from tailrace.errors import (
-    BusyError,
-    ClosedError,
-    CorruptionError,
-    TailraceError,
-    ThreadError,
-    TopicNotFoundError,
-)
-from tailrace.limits import FRAME_BYTES_TARGET, PARTICIPANTS_MAX, PRODUCER_BUFFER_BYTES_MAX
+from tailrace.arguments import parse_duration, parse_size, parse_time, parse_ttl
+from tailrace.disk import OneThread, Region, critical_region
+from tailrace.disk.frame import NEVER
+from tailrace.errors import BusyError, ClosedError, TailraceError, ThreadError
+from tailrace.limits import FRAME_BYTES_TARGET, PRODUCER_BUFFER_BYTES_MAX
 from tailrace.records import encode_data, encode_headers
-from tailrace.write.futures import PartitionBatch, PendingBatch, PendingPosition
+from tailrace.write.futures import PendingBatch, PendingPosition
 from tailrace.write.intake import UNSET, check_sizes, encode_value
+from tailrace.write.recipe import expiry_after
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,16 +24,15 @@ if TYPE_CHECKING:
     from tailrace.records import Position
     from tailrace.topics import Topic
     from tailrace.types import Data, Duration, Size
-    from tailrace.write.route import Route
 
-# What a record costs in memory besides its bytes, so that many small ones fill the buffer as well.
+# Memory of a record besides its bytes, so that many small records fill the buffer as well.
 RECORD_OVERHEAD_BYTES = 64
-# As soon as so much is buffered, lingering would gain nothing.
+# With this many bytes buffered, lingering longer gains nothing.
 EAGER_BYTES = FRAME_BYTES_TARGET
 
 
 class Producer:
-    """Appends to one topic from any thread; a thread of its own sends what has come together.
+    """Appends to one topic from any thread; a background thread sends the buffered records.
 
     Each thread's records keep their order within a partition. A full buffer makes append() wait. Leaving `with`
     sends everything and raises the first error.
@@ -55,39 +46,34 @@ class Producer:
             raise ValueError(
                 f"buffer_bytes={buffer_bytes!r} is out of range: write 1 to {PRODUCER_BUFFER_BYTES_MAX} bytes."
             )
-        self.engine = topic.log.writing()
-        self.generation = self.engine.generation
+        self._backend = topic.backend.producer()
         self.settling = threading.RLock()
         self.is_settling = self.settling._is_owned  # type: ignore[attr-defined]  # as threading.Condition does
         self.closed = False
-        # The thread that sends, once there is something to send.
+        # The sending thread, started with the first record.
         self.loop = OneThread(self._run, f"tailrace-producer-{topic.name}")
-        # Guards everything below. It knows its owner, so that a signal handler of that one is refused at once.
+        # Guards everything below. It is reentrant, so that a signal handler can be refused when its own thread owns it.
         self._mutex = threading.RLock()
         self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]
-        self._clock_ns = self.engine.files.clock_ns()
+        self._clock_ns = self._backend.clock_ns()
         self._work = threading.Condition(self._mutex)
         self._room = threading.Condition(self._mutex)
-        # What the next send takes; and the same again as long as it holds nothing but values.
+        # The batch of the next send; `_plain` is the same batch while it holds only values.
         self._group: PendingBatch | None = None
         self._plain: PendingBatch | None = None
-        # Bytes that were not sent yet, and up to how many an append needs to look at nothing else.
+        # Bytes that are not sent yet, and the limit up to which an append needs no further checks.
         self._buffered = 0
         self._sending = 0
         self._limit = 0
-        # The largest value, as of the last look at the topic; 0 before the first.
+        # The largest value, as of the last read of the topic's settings; 0 before the first.
         self._value_bytes_max = 0
         self._due = 0.0
-        # Sends are numbered: the one that is being filled, the one that need not linger, the one that is done.
+        # Sends are numbered: the one being filled, the last that need not linger, the last that is done.
         self._filling = 1
         self._hurried = 0
         self._done = 0
         self._error: BaseException | None = None
-        self.engine.producers.add(self)
-        if topic.log.closed:
-            # Closed since it was asked for its engine: it may have looked for producers already.
-            self.engine.producers.discard(self)
-            raise ClosedError("The log is closed.")
+        self._backend.add(self)
 
     def __repr__(self) -> str:
         return f"<Producer of {self.topic.name!r}{' closed' if self.closed else ''}>"
@@ -95,6 +81,7 @@ class Producer:
     def __reduce__(self) -> NoReturn:
         raise TypeError("A producer cannot be pickled: pickle its Topic and call producer() in the other process.")
 
+    @critical_region(Region.WRITE)
     def append(
         self,
         value: Data | None = UNSET,
@@ -103,24 +90,28 @@ class Producer:
         key: Data | None = None,
         headers: Mapping[str, Data] | None = None,
         timestamp: datetime | int | None = None,
+        ttl: Duration | None = None,
     ) -> Future[Position]:
-        """Hand over one record; the future has its position once it is written as the topic's `durable` asks."""
+        """Buffer one record; the future has its position once it is written as the topic's `durable` asks.
+
+        With `ttl` it expires that long after this call; with "never" it does not, whatever the topic says.
+        """
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
         mutex = self._mutex
         if mutex._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
             raise self.reentered()
         size = 0 if value is None else len(value)
-        if key is None and headers is None and timestamp is None and size <= self._value_bytes_max:
+        if key is None and headers is None and timestamp is None and ttl is None and size <= self._value_bytes_max:
             group: PendingBatch | None = None
             future: PendingPosition | None = None
-            # What `with mutex` does, at half its price: no interrupt can come between the last step and the release.
+            # Like `with mutex`, at half its cost: no interrupt can come between the last step and the release.
             try:
                 mutex.acquire()
                 group = self._plain
                 buffered = self._buffered + size + RECORD_OVERHEAD_BYTES
                 if group is not None and buffered <= self._limit:
-                    # Nothing to check, nobody to wake: most records of a busy producer come this way.
+                    # Nothing to check and no thread to wake: most records of a busy producer take this path.
                     values = group.values
                     future = PendingPosition()
                     future._group, future._index = group, len(values)
@@ -141,26 +132,28 @@ class Producer:
             mutex.release()
             if future is not None:
                 return future
-        return self._append(value, key, headers, timestamp)
+        return self._append(value, key, headers, timestamp, ttl)
 
+    @critical_region(Region.WRITE)
     def _append(
         self,
         value: bytes | None,
         key: Data | None,
         headers: Mapping[str, Data] | None,
         timestamp: datetime | int | None,
+        ttl: Duration | None,
     ) -> Future[Position]:
         self.check_same()
         key = None if key is None else encode_data(key, "key")
         stored = encode_headers(headers)
-        time = None if timestamp is None else parse_time(timestamp, "timestamp", now_us=self.engine.files.now_us())
+        time = None if timestamp is None else parse_time(timestamp, "timestamp", now_us=self._clock_ns() // 1000)
+        expiry = 0 if ttl is None else expiry_after(parse_ttl(ttl), self._clock_ns() // 1000) or NEVER
         value_bytes, key_bytes = len(value or b""), len(key or b"")
         size = value_bytes + key_bytes + len(stored) + RECORD_OVERHEAD_BYTES
         with self._mutex:
             self._check_open()
             if not self._value_bytes_max:
-                self.topic.shape(self.engine).check_first(value_bytes, key_bytes, None, None)
-                self._value_bytes_max = self.topic.route(self.engine).maximum
+                self._value_bytes_max = self._backend.prepare(value_bytes, key_bytes)
             check_sizes(value_bytes, key_bytes, self._value_bytes_max)
             if self._buffered + size > self._limit:
                 self._make_room(size)
@@ -169,23 +162,23 @@ class Producer:
                 group = self._begin()
             future: PendingPosition = PendingPosition()
             future._group, future._index = group, len(group.values)
-            # Before the group has a column that the short way knows nothing of.
+            # Cleared before the batch gets a column that the short path does not fill.
             self._plain = None
-            group.add(value, key, stored, self._clock_ns() if time is None else time * 1000)
+            group.add(value, key, stored, self._clock_ns() if time is None else time * 1000, expiry)
             self._buffered += size
             if key is None and group.plain:
                 self._plain = group
             return future
 
     def _make_room(self, size: int) -> None:
-        """So much is buffered that it is sent at once; and when the buffer is full, wait until some of it was."""
+        """Send the current batch at once; if the buffer is full, wait until there is room."""
         if self._group is not None:
             self._hurried = self._filling
             self._limit = self.buffer_bytes
             self._work.notify()
-        # A callback of a future runs in the sending thread, and nothing is sent while it waits.
-        timeout = 0.0 if threading.current_thread() is self.loop.thread else self.topic.log.timeout
-        # A record that is larger than the whole buffer goes alone.
+        # A callback of a future runs in the sending thread, so nothing would be sent while it waits.
+        timeout = 0.0 if threading.current_thread() is self.loop.thread else self.topic.log.backend.timeout
+        # A record that is larger than the whole buffer is sent alone.
         if not self._room.wait_for(lambda: not self._buffered or self._buffered + size <= self.buffer_bytes, timeout):
             raise BusyError(
                 f"The buffer of the producer of {self.topic.name!r} stayed full for {timeout:g} s.",
@@ -203,19 +196,20 @@ class Producer:
 
     def reentered(self) -> BusyError:
         return BusyError(
-            f"The producer of {self.topic.name!r} is in the middle of a call that this signal handler came into.",
-            hint="Nothing of this call was taken; set a flag there, and go on when the interrupted call is over.",
+            f"The producer of {self.topic.name!r} is in the middle of a call that this signal handler interrupted.",
+            hint="Nothing of this call was taken; set a flag there, and continue when the interrupted call is over.",
         )
 
     def refuse_waiting(self, what: str) -> None:
-        """Raise where waiting for the sender would never end: in its own thread, and above what it waits for."""
+        """Raise if waiting would never end: in the sending thread, or in a handler that interrupted a write."""
         refuse_callback([self], what)
-        refuse_handler(self.engine, what)
+        self._backend.refuse_handler(what)
         if self._is_mine():
             raise self.reentered()
 
+    @critical_region(Region.WRITE)
     def flush(self, timeout: Duration | None = None) -> None:
-        """Send everything that was appended so far; raises the first error since the last flush."""
+        """Send everything that was appended so far; raise the first error since the last flush."""
         self.check_same()
         self.refuse_waiting("flush()")
         seconds = None if timeout is None else parse_duration(timeout, "timeout")
@@ -232,14 +226,15 @@ class Producer:
         if error is not None:
             raise error
 
+    @critical_region(Region.WRITE)
     def close(self) -> None:
         """Send everything, end the thread, raise the first error; a second call waits for the first.
 
-        In a callback of one of its own futures it cannot wait: the thread ends by itself once everything is sent.
+        In a callback of one of its own futures it does not wait: the thread ends once everything is sent.
         """
-        if self.generation != self.engine.generation:
+        if self._backend.is_forked():
             return
-        refuse_handler(self.engine, "Producer.close()")
+        self._backend.refuse_handler("Producer.close()")
         if self._is_mine():
             raise self.reentered()
         with self._mutex:
@@ -250,7 +245,7 @@ class Producer:
         if self.loop.thread is threading.current_thread():
             return
         self.loop.join()
-        self.engine.producers.discard(self)
+        self._backend.discard(self)
         with self._mutex:
             error, self._error = self._error, None
         if error is not None:
@@ -265,16 +260,16 @@ class Producer:
         try:
             self.close()
         except TailraceError:
-            # The futures have it, and what left the body says why this ends.
+            # The futures have this error, and the exception of the body explains the exit.
             if kind is None:
                 raise
 
     def check_same(self) -> None:
-        """ForkedError in a child of the process that made this."""
-        self.engine.check_same(self.generation)
+        """Raise ForkedError in a child of the process that made this producer."""
+        self._backend.check_same()
 
     def forget(self) -> None:
-        """In a forked child: what was copied must neither block nor look ready."""
+        """In a forked child: reset what was copied, so that it neither blocks nor accepts records."""
         self._mutex = threading.RLock()
         self._is_mine = self._mutex._is_owned  # type: ignore[attr-defined]
         self._plain = None
@@ -288,16 +283,17 @@ class Producer:
     def _run(self) -> None:
         while (group := self._next()) is not None:
             size = self._sending
-            error = self._send(group)
+            value_bytes_max, error = self._backend.send(group)
             with self._mutex:
+                self._value_bytes_max = value_bytes_max or self._value_bytes_max
                 self._buffered -= size
                 self._done += 1
                 self._error = self._error or error
                 self._room.notify_all()
-        self.engine.producers.discard(self)
+        self._backend.discard(self)
 
     def _next(self) -> PendingBatch | None:
-        """Wait for records, and for more of them as long as it is worth it; nothing after the close."""
+        """Wait for records and linger for more, and return the batch; None after the close."""
         with self._mutex:
             self._work.wait_for(lambda: self._group is not None or self.closed)
             while not self.closed and self._hurried < self._filling and (left := self._due - monotonic()) > 0:
@@ -309,49 +305,9 @@ class Producer:
                 self._plain = None
             return group
 
-    def _send(self, group: PendingBatch) -> BaseException | None:
-        """Write what was buffered; its futures learn how it went, and the first error is returned."""
-        failed: BaseException | None = None
-        engine = self.engine
-        route: Route | None = None
-        parts = [PartitionBatch(0, range(len(group)))] if len(group) else []
-        group.seal()
-        engine.enter()
-        try:
-            while parts:
-                size = len(parts)
-                try:
-                    if route is None:
-                        route = self.topic.route(engine)
-                        parts = group.place(parts, route, partial(self.topic.sticky.next, route.count))
-                    # What waits for the disk shares one commit. The rest is written partition by partition.
-                    size = PARTICIPANTS_MAX if route.durable == 0.0 else 1
-                    firsts = route.store.extend([group.write(part, route) for part in parts[:size]], route.durable)
-                except TopicNotFoundError:
-                    # Dropped since the route was taken: its successor takes what is left, with the partitions it has.
-                    route = None
-                    continue
-                except Exception as error:  # noqa: BLE001  # whatever it is, whoever waits for the futures must know
-                    failed = failed or error
-                    if isinstance(error, CorruptionError):
-                        name_damage(error, self.topic.name)
-                    for part in parts[:size]:
-                        part.error = error
-                        group.settle(part)
-                else:
-                    for part, first in zip(parts, firsts, strict=False):
-                        part.first = first
-                        group.settle(part)
-                    with self._mutex:
-                        self._value_bytes_max = route.maximum
-                del parts[:size]
-        finally:
-            engine.leave()
-        return failed
-
 
 def refuse_callback(producers: Iterable[Producer], what: str) -> None:
-    """ThreadError in a callback of a future of one of these: it runs in the thread that would be waited for."""
+    """Raise ThreadError in a callback of a future of these producers: it runs in the thread it would wait for."""
     if any(producer.loop.thread is threading.current_thread() for producer in producers):
         raise ThreadError(
             f"{what} was called in a callback of a producer's future, where it would wait for itself.",

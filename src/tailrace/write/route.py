@@ -1,34 +1,31 @@
-"""The route: where the records of a topic go, and what they must be like."""
+"""The route: the partitions that take the records of a topic, and the recipe of its frames."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.arguments import parse_count
-from tailrace.disk.codec import codec_of, compress
 from tailrace.engine.engine import topic_settings
 from tailrace.errors import OffsetMismatchError
 from tailrace.write.intake import check_sizes
 from tailrace.write.partitioner import HASHES
+from tailrace.write.recipe import Recipe
 
 if TYPE_CHECKING:
-    from tailrace.disk.catalog import TopicEntry
-    from tailrace.disk.store import Store
-    from tailrace.settings import TopicSettings
+    from tailrace.disk import Store, TopicEntry
     from tailrace.write.intake import Hash
 
 
 class Shape(NamedTuple):
-    """What must be known of a topic in order to build what is written to it."""
+    """The facts about a topic that are needed to build frames for it."""
 
     count: int  # type: ignore[assignment]  # A shape is never searched as a tuple.
     hash: Hash
-    codec: int
-    maximum: int
+    recipe: Recipe
 
     def check_first(self, value_bytes: int, key_bytes: int, partition: int | None, expect: int | None) -> None:
-        """Refuse the first record of a topic for what can be wrong with it, before the topic is made for it."""
-        check_sizes(value_bytes, key_bytes, self.maximum)
+        """Refuse an invalid first record of a topic before the topic is created for it."""
+        check_sizes(value_bytes, key_bytes, self.recipe.value_bytes_max)
         if partition is not None:
             checked_partition(partition, self.count)
         if expect is not None:
@@ -39,7 +36,7 @@ class Shape(NamedTuple):
 
 
 def checked_partition(partition: int, count: int) -> int:
-    """A partition that is there."""
+    """Return the index of a partition that exists; raise ValueError otherwise."""
     index = parse_count(partition, "partition")
     if index >= count:
         raise ValueError(f"There is no partition {index}: the topic has {count}, counted from 0.")
@@ -47,30 +44,29 @@ def checked_partition(partition: int, count: int) -> int:
 
 
 class Route:
-    """Where the records of a topic go: worked out once for each change of the catalog."""
+    """The partitions that take the records of a topic, computed once for each change of the catalog."""
 
-    __slots__ = ("codec", "count", "durable", "entry", "hash", "maximum", "offset", "partitions", "store", "words")
+    __slots__ = (
+        "append", "count", "durable", "entry", "expiring", "hash", "offset", "partitions", "recipe", "store", "words",
+    )  # fmt: skip
 
     def __init__(self, store: Store, offset: int, entry: TopicEntry, default: float | None) -> None:
         settings = topic_settings(entry)
         self.store = store
-        # The end of the catalog from which this was worked out: a later record may say something else.
+        # Bound once, for appends of one record.
+        self.append = store.append
+        # The end of the catalog that this route was computed from: a later catalog record may change it.
         self.offset = offset
         self.words = store.tails.words
         self.entry = entry
-        self.partitions = [store.partition(slot) for slot in entry.slots]
+        self.partitions = [store.partition(slot, entry.id) for slot in entry.slots]
         self.count = len(self.partitions)
         self.durable = settings.durability(default)
-        self.codec = codec_of(settings.compress)
-        self.maximum = settings.max_record_bytes
+        self.recipe = Recipe.of(settings)
         self.hash = HASHES[settings.partitioner]
+        # Whether the catalog says that records of the topic may expire.
+        self.expiring = settings.ttl is not None
 
     def has(self, shape: Shape | None) -> bool:
-        """Whether what was built for a shape can be written here."""
-        return shape == (self.count, self.hash, self.codec, self.maximum)
-
-
-def check_codec(settings: TopicSettings) -> None:
-    """Say that a package is missing before a topic depends on it."""
-    if settings.compress != "none":
-        compress(codec_of(settings.compress), b"")
+        """Return whether frames built for a shape can be written here."""
+        return shape == (self.count, self.hash, self.recipe)

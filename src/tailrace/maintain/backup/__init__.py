@@ -1,1 +1,1 @@
-"""Backups: a consistent copy of a log that is written to, and a log made of one."""
+"""Backups: a consistent copy of a log in use, and the restore of one."""

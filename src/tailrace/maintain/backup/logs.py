@@ -1,4 +1,4 @@
-"""The segments of one log at one moment, on their way into a backup."""
+"""Copying of one log: the segments of one point in time into a backup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tailrace.disk.catalog import CATALOG_SLOT
 from tailrace.disk.copy import Settling, copy_segment, identify
 from tailrace.disk.opening import COPIED_FROM
-from tailrace.disk.segment import lost_ranges
+from tailrace.disk.segment import lost_ranges, read_footer
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.maintain.backup.manifest import BackupFile, LogPart, PartitionPart
 from tailrace.maintain.backup.target import part_name
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from tailrace.disk.catalog import SlotPlace
     from tailrace.disk.store import Store
 
-# Ends the reason of a damage when the copy that is replaced was better than what there is now.
+# Ends the reason of a damage if the replaced copy was better than the current segment.
 WAS_WHOLE = "; an earlier backup here had it whole, and was replaced"
 
 
 class Vanished(Exception):  # noqa: N818  # a state to act on, never shown to a user
-    """A segment that could not be linked is gone: look again."""
+    """A segment that could not be linked is gone: start over."""
 
 
-# By log, topic, partition and base: what the backup of before has.
+# By log, topic, partition and base: the files of the previous backup.
 Old = dict[tuple[str, int, int, int], BackupFile]
 
 
 class Copying:
-    """The segments of one log at one moment on their way into the backup."""
+    """The copy of one log's segments of one point in time into the backup."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Copying:
         directory: str,
         taken: LogSnapshot,
         old: Old,
-        tell: Callable[[int], None],
+        report_progress: Callable[[int], None],
         *,
         linked: bool,
         last: bool,
@@ -54,13 +54,13 @@ class Copying:
         self.log_id = store.context.log_id.hex()
         self.taken = taken
         self.old = old
-        self.tell = tell
-        # Whether links keep every segment: one that is gone is damage then, and else a reason to look again.
+        self.report_progress = report_progress
+        # Whether links keep every segment: then a missing one is damage, otherwise a reason to start over.
         self.linked = linked
-        # Whether this is the last look: what still does not fit is damage.
+        # Whether this is the last attempt: what still does not fit is damage.
         self.last = last
         self.allow_damage = allow_damage
-        # The damage that the backup of before tells.
+        # The damage that the previous backup lists.
         self.earlier = earlier
         self.damage: list[Damage] = []
         self.copied_files = 0
@@ -68,7 +68,7 @@ class Copying:
 
     @property
     def bytes(self) -> int:
-        """How much there is to copy."""
+        """Bytes to copy."""
         pieces = (piece for standing in self.taken.partitions for piece in standing.pieces)
         return sum(piece.size for piece in pieces if piece.known is None)
 
@@ -96,7 +96,7 @@ class Copying:
             self._refuse_cleared(standing)
         start = state.start if place.slot == CATALOG_SLOT else min(max(place.trim, state.start), state.end)
         bases = [piece.wanted.base for piece in standing.pieces]
-        # Of the catalog a beginning may be gone without a record of it: recovery looks for a snapshot there.
+        # The oldest segments of the catalog may be gone without a record of it: recovery looks for a snapshot there.
         following = bases[0] if bases and place.slot == CATALOG_SLOT else place.trim
         segments = []
         for piece, stop in zip(standing.pieces, [*bases[1:], state.end], strict=False):
@@ -115,7 +115,7 @@ class Copying:
         return PartitionPart(place.topic_id, place.partition, place.slot, kept, tuple(segments))
 
     def _piece(self, standing: Standing, piece: SegmentCopy, stop: int) -> BackupFile | None:
-        """One segment, copied unless the backup has it."""
+        """Copy one segment unless the backup has it, and return its entry."""
         topic_id, partition, base, _ = piece.wanted
         if piece.known is not None:
             return self._kept(standing, self.old[self.log_id, topic_id, partition, base], stop)
@@ -130,6 +130,9 @@ class Copying:
             identity = identify(self.files, source, piece.wanted)
             if identity is None and not self.linked and not self.last:
                 raise Vanished
+            if piece.salt and identity is not None and identity.salt != piece.salt:
+                # Rewritten since: records of it may be gone whose removal is not part of this snapshot.
+                raise Vanished
             old = self.old.get((self.log_id, topic_id, partition, base))
             if old is not None and identity == old[1:4]:
                 return self._kept(standing, old, stop)
@@ -138,7 +141,7 @@ class Copying:
             self.files.close(source)
 
     def _kept(self, standing: Standing, old: BackupFile, stop: int) -> BackupFile:
-        """A segment that the backup has: whole in itself, and yet the one behind it may be missing from the log."""
+        """Return the entry of a segment that the backup has; report if the segment after it is missing from the log."""
         end = old.base + old.span
         if end != stop:
             self._report_segment(standing, end if end < stop else old.base, stop, f"it ends at {end}, not at {stop}")
@@ -152,7 +155,7 @@ class Copying:
             files.remove_file(new)
         target = files.open(new, exclusive=True)
         try:
-            copied = copy_segment(files, source, target, piece.wanted, self.tell)
+            copied = copy_segment(files, source, target, piece.wanted, self.report_progress)
         except BaseException:
             files.close(target)
             raise
@@ -160,9 +163,13 @@ class Copying:
         if wrong is None and base + copied.span != stop:
             wrong = f"it ends at {base + copied.span}, not at {stop}"
         span = copied.span if wrong is None else stop - base
-        lost = lost_ranges(files, source) if wrong is None and piece.wanted.active is None else []
+        sealed = wrong is None and piece.wanted.active is None
+        lost = lost_ranges(files, source) if sealed else []
         ranges = tuple((base + first, base + last) for first, last in lost)
-        segment = BackupFile(base, *copied.identity, copied.crc, span, wrong is None, ranges)
+        footer = read_footer(files, source, copied.identity.salt) if sealed else None
+        missing = 0 if footer is None else footer.span - footer.records
+        removed = max(0, missing - sum(last - first + 1 for first, last in lost))
+        segment = BackupFile(base, *copied.identity, copied.crc, span, wrong is None, ranges, removed)
         self.settling.add(target, new, f"{self.directory}/{segment.file_name(topic_id, partition)}", segment.size)
         self.copied_files += 1
         if wrong is not None:
@@ -172,7 +179,7 @@ class Copying:
     # Damage.
 
     def _report_segment(self, standing: Standing, base: int, stop: int, reason: str) -> None:
-        """Name what cannot be read of a segment that does not fit, as a reader finds it."""
+        """Report the records of a segment that does not fit which a reader cannot read."""
         path = f"{self.store.path}/{standing.place.directory}"
         partition = self.store.locate(standing.place.slot)
         found = False
@@ -199,14 +206,14 @@ class Copying:
             self._report(standing, base, max(base, stop - 1), path, reason)
 
     def _refuse_cleared(self, standing: Standing) -> None:
-        """Nothing of such a partition could be copied: its segments do not say which of their frames were published."""
+        """Raise for a partition whose slot was cleared: its segments do not show which frames were published."""
         raise CorruptionError(
             "The log is damaged, and was not backed up: the slot of this partition in the tails was cleared",
             topic=self.taken.topics[standing.place.topic_id].name,
             partition=standing.place.partition,
             first=standing.place.trim,
             path=self.store.tails.path,
-            hint="The backup of before, if there is one, is whole; run: tailrace repair, which finds the records anew.",
+            hint="The previous backup, if there is one, is whole; run: tailrace repair, which finds the records again.",
         )
 
     def _report(self, standing: Standing, first: int, last: int | None, path: str, reason: str) -> None:
@@ -217,7 +224,7 @@ class Copying:
         if not self.allow_damage or place.slot == CATALOG_SLOT:
             allowed = "or allow damage (--allow-damage) to copy what there is"
             if replaced:
-                allowed += ", for which whole records of the backup of before are given up: keep a copy of it"
+                allowed += ", for which whole records of the previous backup are given up: keep a copy of it"
             raise CorruptionError(
                 f"The log is damaged, and was not backed up: {reason}",
                 topic=topic,
@@ -225,14 +232,14 @@ class Copying:
                 first=first,
                 last=last,
                 path=path,
-                hint=f"The backup of before, if there is one, is whole; run: tailrace repair, {allowed}.",
+                hint=f"The previous backup, if there is one, is whole; run: tailrace repair, {allowed}.",
             )
         damage = Damage(topic, place.partition, first, last, path, 0, reason)
-        told = Damage(topic, place.partition, first, last, path, 0, reason + WAS_WHOLE)
-        self.damage.append(told if replaced or told in self.earlier else damage)
+        reported = Damage(topic, place.partition, first, last, path, 0, reason + WAS_WHOLE)
+        self.damage.append(reported if replaced or reported in self.earlier else damage)
 
     def _has_whole(self, place: SlotPlace, first: int, last: int) -> bool:
-        """Whether the backup of before has any of these records, which the new one will not."""
+        """Return whether the previous backup has any of these records, which the new one will not have."""
         return any(
             key[:3] == (self.log_id, place.topic_id, place.partition)
             and old.base <= last

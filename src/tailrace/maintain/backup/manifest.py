@@ -1,4 +1,4 @@
-"""The manifest of a backup: what it holds of which log, and the checksum of every file (docs/backup.md)."""
+"""The manifest of a backup: the logs it holds, and the checksum of every file (docs/backup.md)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.disk.frame import crc32c
+from tailrace.disk.opening import refuse_features
 from tailrace.disk.tails import State
 from tailrace.errors import CorruptionError, InvalidNameError, NotALogError, VersionError
 from tailrace.names import validate_namespace_name, validate_topic_name
@@ -26,7 +27,8 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErr
 class BackupFile(NamedTuple):
     """One file of a backup; `whole` is false for one that was damaged when it was copied.
 
-    `lost` are the offsets (first and last) for which a repair had left placeholders in it.
+    `lost` are the offsets (first and last) for which a repair had left placeholders in it, and `removed` is how many
+    offsets have no record because it was removed on purpose.
     """
 
     base: int
@@ -37,16 +39,17 @@ class BackupFile(NamedTuple):
     span: int
     whole: bool
     lost: tuple[tuple[int, int], ...] = ()
+    removed: int = 0
 
     def file_name(self, topic_id: int, partition: int) -> str:
-        """Its name in the backup; a damaged one is told apart by its checksum."""
+        """Return its name in the backup; a damaged one is distinguished by its checksum."""
         damaged = "" if self.whole else f"-damaged-{self.crc:08x}"
         where = f"{topic_id:08x}-{partition:05d}-{self.base:020d}"
         return f"{where}-{self.salt:016x}-{self.size:x}-{self.chain:08x}{damaged}.seg"
 
 
 class PartitionPart(NamedTuple):
-    """One partition: whose it is, where it ends, and its segments, the oldest first."""
+    """One partition: its topic and slot, its state, and its segments, the oldest first."""
 
     topic_id: int
     partition: int
@@ -56,15 +59,17 @@ class PartitionPart(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """How many of its offsets a repair gave up."""
+        """Number of its offsets that a repair gave up."""
         start, after = self.state.start, self.state.end
         ranges = (each for segment in self.segments for each in segment.lost)
         return sum(max(0, min(last + 1, after) - max(first, start)) for first, last in ranges)
 
     @property
     def records(self) -> int:
-        """How many records it holds."""
-        return self.state.end - self.state.start - self.lost
+        """Number of its records; of a segment that a trim cut, offsets of removed records count as well."""
+        start = self.state.start
+        removed = sum(segment.removed for segment in self.segments if segment.base >= start)
+        return self.state.end - start - self.lost - removed
 
 
 class LogPart(NamedTuple):
@@ -86,7 +91,7 @@ class Manifest(NamedTuple):
     logs: tuple[LogPart, ...]
 
     def names(self) -> dict[str, set[str]]:
-        """The files of every log, by its id."""
+        """Return the files of every log, by its id."""
         return {
             log.id: {
                 segment.file_name(part.topic_id, part.partition) for part in log.partitions for segment in part.segments
@@ -96,10 +101,11 @@ class Manifest(NamedTuple):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The file: a line with the checksum and the length of what follows, then JSON."""
+    """Encode a manifest: a line with the checksum and the length of the rest, then JSON."""
     logs = [
         {
             **log._asdict(),
+            "features": [],
             "partitions": [
                 [part.topic_id, part.partition, part.slot, part.state, [[*s[:6], int(s.whole)] for s in part.segments]]
                 for part in log.partitions
@@ -111,6 +117,12 @@ def encode(manifest: Manifest) -> bytes:
                 for segment in part.segments
                 if segment.lost
             ],
+            "removed": [
+                [part.topic_id, part.partition, segment.base, segment.removed]
+                for part in log.partitions
+                for segment in part.segments
+                if segment.removed
+            ],
         }
         for log in manifest.logs
     ]
@@ -120,7 +132,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """What a manifest says; anything that does not fit is damage."""
+    """Decode a manifest; raise CorruptionError for anything that does not fit."""
     head, _, body = data.partition(b"\n")
     try:
         about = json.loads(head[:HEAD_BYTES_MAX])
@@ -133,17 +145,22 @@ def decode(data: bytes, path: str) -> Manifest:
     if len(body) != size or crc32c(body) != crc:
         raise _damaged(path)
     try:
-        return _parse(json.loads(body))
+        return _parse(json.loads(body), path)
     except _UNREADABLE as error:
         raise _damaged(path) from error
 
 
-def _parse(record: dict[str, Any]) -> Manifest:
+def _parse(record: dict[str, Any], path: str) -> Manifest:
     logs = []
     for log in record["logs"]:
+        refuse_features(log["features"], path)
         lost = {
             (int(topic_id), int(partition), int(base)): tuple((int(first), int(last)) for first, last in ranges)
             for topic_id, partition, base, ranges in log.get("lost", ())
+        }
+        removed = {
+            (int(topic_id), int(partition), int(base)): int(count)
+            for topic_id, partition, base, count in log.get("removed", ())
         }
         parts = tuple(
             PartitionPart(
@@ -151,7 +168,11 @@ def _parse(record: dict[str, Any]) -> Manifest:
                 int(partition),
                 int(slot),
                 State(*map(int, state)),
-                tuple(_segment(row, lost.get((int(topic_id), int(partition), int(row[0])), ())) for row in segments),
+                tuple(
+                    _segment(row, lost.get(key, ()), removed.get(key, 0))
+                    for row in segments
+                    for key in [(int(topic_id), int(partition), int(row[0]))]
+                ),
             )
             for topic_id, partition, slot, state, segments in log["partitions"]
         )
@@ -171,9 +192,9 @@ def _parse(record: dict[str, Any]) -> Manifest:
     return Manifest(int(record["made_us"]), tuple(logs))
 
 
-def _segment(row: list[Any], lost: tuple[tuple[int, int], ...]) -> BackupFile:
+def _segment(row: list[Any], lost: tuple[tuple[int, int], ...], removed: int) -> BackupFile:
     base, salt, size, chain, crc, span, whole = map(int, row)
-    return BackupFile(base, salt, size, chain, crc, span, bool(whole), lost)
+    return BackupFile(base, salt, size, chain, crc, span, bool(whole), lost, removed)
 
 
 def _damaged(path: str) -> CorruptionError:
@@ -185,7 +206,7 @@ def _damaged(path: str) -> CorruptionError:
 
 
 def read_manifest(files: Files, directory: str) -> Manifest | None:
-    """The manifest of a backup, None when there is none."""
+    """Read the manifest of a backup; return None if there is none."""
     path = f"{directory}/{MANIFEST}"
     stat = files.stat(path)
     if stat is None:
@@ -199,7 +220,7 @@ def read_manifest(files: Files, directory: str) -> Manifest | None:
 
 
 def existing_manifest(files: Files, directory: str) -> Manifest:
-    """The manifest of what is said to be a backup."""
+    """Read the manifest of a directory that should be a backup; raise NotALogError if it is not."""
     stat = files.stat(directory)
     manifest = read_manifest(files, directory) if stat is not None and stat.directory else None
     if manifest is None:

@@ -1,4 +1,4 @@
-"""Restore: a new log out of a backup, with every byte compared with its checksum (docs/backup.md)."""
+"""Restore: creates a new log out of a backup, with every byte compared with its checksum (docs/backup.md)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def restore(
     *,
     allow_damage: bool = False,
 ) -> RestoreReport:
-    """Make a new log in a directory out of a backup."""
+    """Create a new log in a directory out of a backup."""
     return _Restore(files, backup, to, progress, allow_damage).run()
 
 
@@ -74,7 +74,7 @@ class _Restore:
             ids = [files.random_bytes(16) for _ in manifest.logs]
             for log, log_id in zip(manifest.logs, ids, strict=True):
                 self._restore(log, log_id)
-            # The log itself is the last: until it is one, nothing in it is taken for whole.
+            # The log itself is finished last: until it is a log, nothing in it counts as whole.
             for log, log_id in reversed([*zip(manifest.logs, ids, strict=True)]):
                 self._finish(log, log_id)
         finally:
@@ -102,24 +102,24 @@ class _Restore:
         )
 
     def _finish(self, log: LogPart, log_id: bytes) -> None:
-        """Make it a log; the last of them takes the mark of a restore away."""
+        """Write the identity, which makes it a log; the last of them removes the mark of a restore."""
         files, path = self.files, self._path(log)
         try:
             write_identity(files, path, log_id, log.settings)
             if not log.namespace:
-                # Should it come back after a cut, it says nothing beside an identity.
+                # If it reappears after a power cut, it has no meaning beside an identity.
                 files.remove_file(f"{self.to}/{RESTORING_NAME}")
         except by_system():
-            # A name whose sync failed counts as synced: what is not surely a log must not be taken for one, nor stand
-            # in the way of the next restore.
+            # After a failed directory fsync the kernel may consider the entry clean: a directory that is not surely a
+            # log must not be taken for one, nor block the next restore.
             if files.stat(f"{path}/{IDENTITY_NAME}") is not None:
                 files.remove_file(f"{path}/{IDENTITY_NAME}")
             raise
 
-    # Where it comes from, and where it goes.
+    # Source and target.
 
     def _lock_backup(self) -> None:
-        """Keep a backup from being renewed meanwhile; one that cannot be locked is not written to either."""
+        """Lock the backup against a new one meanwhile; one that cannot be locked is not written to either."""
         try:
             self.locks.append(self.files.open(f"{self.backup}/{LOCK}"))
         except by_system():
@@ -129,7 +129,7 @@ class _Restore:
             raise LockedError(f"{self.backup} is being written by another backup (process {pid}).", pid=pid)
 
     def _prepare(self) -> None:
-        """Have an empty directory with a mark in it that says what it will be, locked until this restore ends."""
+        """Create an empty directory with a mark that a restore is running, locked until this restore ends."""
         files, to = self.files, self.to
         stat = files.stat(to)
         if stat is not None and stat.directory and files.stat(f"{to}/{IDENTITY_NAME}") is not None:
@@ -152,12 +152,12 @@ class _Restore:
         made = self._take_mark()
         others = [name for name in files.list_directory(to) if name != RESTORING_NAME]
         if IDENTITY_NAME in others or (made and others):
-            # Somebody made it a log, or began to, since it was looked at.
+            # Another process made it a log, or began to, since it was checked.
             if made:
                 files.remove_file(f"{to}/{RESTORING_NAME}")
             raise self._refused("is a log already" if IDENTITY_NAME in others else f"holds {others[0]!r} by now")
         for name in others:
-            # A restore that was killed left it; names whose sync failed are made anew.
+            # A killed restore left it; entries whose sync may have failed are created again.
             inner = files.stat(f"{to}/{name}")
             if inner is not None and inner.directory:
                 remove_tree(files, f"{to}/{name}")
@@ -188,14 +188,14 @@ class _Restore:
                     pid=pid,
                     hint="Nothing was changed; wait for it, or name another directory.",
                 )
-            # Whoever had the lock before may have finished, or have made the mark anew.
+            # The previous holder of the lock may have finished, or have created the mark again.
             there = files.stat(mark)
             if there is not None and there.inode == files.stat_open(lock).inode:
                 return made
             files.close(self.locks.pop())
 
     def _renew_mark(self) -> None:
-        """Give the mark a new name on disk; at no moment is there none, nor one that is not locked."""
+        """Replace the mark by a new file; at no moment is it missing or unlocked."""
         files, mark = self.files, f"{self.to}/{RESTORING_NAME}"
         self.locks.append(files.open(f"{mark}.new", exclusive=True))
         files.lock(self.locks[-1])
@@ -224,16 +224,18 @@ class _Restore:
         self._survey(log, log_id, path, [*log.damage, *self.damage[before:]])
 
     def _make_directories(self, log: LogPart, path: str) -> list[str]:
-        """Every directory of a log; all of those whose names have to be brought to disk."""
+        """Create every directory of a log, and return those whose entries have to be synced."""
         files = self.files
         wanted = [path, f"{path}/journal", f"{path}/topics"]
         if log.namespace:
             wanted.insert(0, path.rpartition("/")[0])
         for part in log.partitions:
             directory = f"{path}/{_place(log, part).directory}"
-            if part.slot != CATALOG_SLOT and not part.partition:
+            if part.slot != CATALOG_SLOT:
+                # With each partition: the slot of a dropped topic may put another one before the first of its topic.
                 wanted.append(directory.rpartition("/")[0])
             wanted.append(directory)
+        wanted = [*dict.fromkeys(wanted)]
         for directory in wanted:
             files.make_directory(directory)
         return [path.rpartition(f"/{NAMESPACES}/")[0], *wanted] if log.namespace else wanted
@@ -249,7 +251,7 @@ class _Restore:
         try:
             target = files.open(to, exclusive=True)
             try:
-                size, crc = copy_file(files, source, target, self._tell)
+                size, crc = copy_file(files, source, target, self._report_progress)
             except BaseException:
                 files.close(target)
                 raise
@@ -260,13 +262,13 @@ class _Restore:
             what = f"it has {size} bytes, not {segment.size}" if size != segment.size else "its checksum is wrong"
             self._report(log, part, _span(segment), source_path, what)
 
-    def _tell(self, count: int) -> None:
+    def _report_progress(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.total, self.done))
 
     def _report(self, log: LogPart, part: PartitionPart, span: tuple[int, int], path: str, reason: str) -> None:
-        """Name offsets that the new log will not have, or refuse to go on without them."""
+        """Report offsets that the new log will not have; raise CorruptionError unless damage is allowed."""
         topic, catalog = _topic(log, part), part.slot == CATALOG_SLOT
         if not self.allow_damage or catalog:
             raise CorruptionError(
@@ -281,16 +283,16 @@ class _Restore:
         self.damage.append(Damage(topic, part.partition, span[0], max(span), path, 0, reason))
 
     def _hint(self, *, allowing: bool) -> str:
-        # Without a catalog nothing says what the rest is.
+        # Without a catalog it is unknown what the rest is.
         rest = ", or allow damage (--allow-damage) to get the rest." if allowing and not self.allow_damage else "."
         return f"{self.to} is not a log yet; take another copy of the backup and restore into it again{rest}"
 
     def _survey(self, log: LogPart, log_id: bytes, path: str, known: list[Damage]) -> None:
-        """Look at the new log as recovery does, compare it with the manifest, and write its tails."""
+        """Survey the new log like recovery does, compare it with the manifest, and write its tails."""
         catalog = Catalog()
         catalog.next_slot = log.next_slot
         promised = [Recovered(_place(log, part), part.state, None) for part in log.partitions]
-        # First what the manifest promises: whatever is missing from that is named.
+        # First the state that the manifest promises, so that whatever is missing from it is reported.
         write_tails(self.files, path, log_id, RecoveredLog(catalog, promised))
         try:
             survey = Recovery(self.files, path, log_id, write=False).run()
@@ -307,7 +309,7 @@ class _Restore:
             if each is not None and (each.state.end, each.state.start) != (part.state.end, part.state.start):
                 wrong = wrong or "its segments begin or end elsewhere than the manifest says"
             if wrong:
-                # What the manifest itself has no segments for is all that is missing, since what it has was compared.
+                # The segments of the manifest were compared, so only ranges without segments in it are missing.
                 for span in _gaps(part) or [(part.state.start, part.state.end - 1)]:
                     self._report(log, part, span, self.backup, f"it does not fit together, {wrong}")
         write_tails(self.files, path, log_id, survey, ready=True)
@@ -318,12 +320,12 @@ def _topic(log: LogPart, part: PartitionPart) -> str:
 
 
 def _span(segment: BackupFile) -> tuple[int, int]:
-    """The offsets of a segment, first and last."""
+    """Return the offsets of a segment, first and last."""
     return segment.base, segment.base + segment.span - 1
 
 
 def _gaps(part: PartitionPart) -> list[tuple[int, int]]:
-    """The offsets of a partition, first and last, that lie in none of its segments."""
+    """Return the ranges of a partition, first and last offset, that are in none of its segments."""
     gaps, following = [], part.state.start
     for first, last in [*(_span(segment) for segment in part.segments), (part.state.end, part.state.end)]:
         if first > following:

@@ -1,8 +1,10 @@
-"""Backup: a consistent copy of a living log, which costs only what is new the second time (docs/backup.md)."""
+"""Backup: a consistent copy of a log in use; a later backup copies only new segments (docs/backup.md)."""
 
 from __future__ import annotations
 
 import errno
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.backup_point import ANY, Moment
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from tailrace.disk.copy import Identity
     from tailrace.disk.files import Files
     from tailrace.disk.store import Store
-    from tailrace.log import Log
+    from tailrace.engine.engine import Engine
+    from tailrace.local.log import LocalLog
     from tailrace.types import Damage
 
 # How often a backup starts over because segments were removed that could not be linked.
@@ -42,7 +45,7 @@ ATTEMPTS_MAX = 5
 
 
 class BackupSource(NamedTuple):
-    """One log to be copied: the log itself, or a namespace in it. `run` keeps its store open for a call."""
+    """One log to copy: the log itself, or a namespace in it. `run` keeps its store open for a call."""
 
     namespace: tuple[str, ...]
     location: str
@@ -51,9 +54,9 @@ class BackupSource(NamedTuple):
 
 
 def backup(
-    log: Log, to: str, progress: Callable[[int, int], None] | None = None, *, allow_damage: bool = False
+    log: LocalLog, to: str, progress: Callable[[int, int], None] | None = None, *, allow_damage: bool = False
 ) -> BackupReport:
-    """Bring a backup in a directory up to the log as it is now, namespaces included."""
+    """Bring a backup in a directory up to the current state of the log, namespaces included."""
     sources = _sources(log, ())
     try:
         return Backup(to, progress, allow_damage).run(sources)
@@ -61,40 +64,51 @@ def backup(
         sources.close()
 
 
-def _sources(log: Log, namespace: tuple[str, ...]) -> Generator[BackupSource, None, None]:
-    """A log and the namespaces in it, each open for as long as it is copied."""
+def _sources(log: LocalLog, namespace: tuple[str, ...]) -> Generator[BackupSource, None, None]:
+    """Yield a log and the namespaces in it, each open for as long as it is copied."""
     engine = log.writing()
-    # Before anything is copied in vain, and again when those are listed that are to be copied.
+    # Checked before anything is copied, and again when the namespaces to copy are listed.
     _refuse_hidden(engine.files, log.location)
-    yield BackupSource(namespace, log.location, engine.store, engine.write)
+    yield BackupSource(namespace, log.location, engine.store, partial(_run_alone, engine))
     _refuse_hidden(engine.files, log.location)
     for name in log.namespaces():
         if not is_there(engine.files, namespace_path(log.location, name)):
-            # Dropped while another one was copied: opening it would make it anew.
+            # Dropped while another one was copied: opening it would create it again.
             continue
         try:
             inner = log.namespace(name)
         except NotALogError:
-            # Dropped in this moment.
+            # Dropped at this moment.
             continue
-        with inner:
+        with closing(inner):
             yield from _sources(inner, (*namespace, name))
 
 
+def _run_alone(engine: Engine, take: Callable[[], LogSnapshot]) -> LogSnapshot:
+    """Take a snapshot under the vacuum lock: from its first link to its end no segment is rewritten or removed."""
+    held: list[int] = []
+    try:
+        if not engine.worker.hold(engine.timeout, held):  # rule: backup holds the vacuum lock
+            raise engine.worker.held_by()
+        return engine.write(take)
+    finally:
+        engine.worker.let_go(held)
+
+
 def _refuse_hidden(files: Files, location: str) -> None:
-    """Refuse namespaces that are there and are not listed: a backup without them would take their copies for old."""
+    """Raise for namespaces that exist and are not listed: without them the backup would discard their copies as old."""
     for name, inner in nameless_in(files, location):
         raise CorruptionError(
             f"The namespace {name!r} is damaged, and the log was not backed up: its identity is missing",
             path=f"{inner}/{IDENTITY_NAME}",
-            hint="The backup of before, if there is one, is as it was; have it written anew with: tailrace repair",
+            hint="The previous backup, if there is one, is as it was; have it written again with: tailrace repair",
         )
     for link in broken_links(files, location):
         raise CorruptionError(
             "A symbolic link to namespaces leads nowhere, and the log was not backed up",
             path=link,
-            hint="The backup of before, if there is one, is as it was; mount what the link leads to, or remove the "
-            "link if nobody needs it any more, then back up again.",
+            hint="The previous backup, if there is one, is as it was; mount what the link leads to, or remove the "
+            "link if it is not needed any more, then back up again.",
         )
 
 
@@ -110,12 +124,12 @@ class Backup:
         self.copied_files = 0
         self.held_seconds = 0.0
         self.old: Old = {}
-        # By log: the damage that the backup of before tells.
+        # By log: the damage that the previous backup lists.
         self.earlier: dict[str, tuple[Damage, ...]] = {}
         self.lock = -1
 
     def run(self, sources: Iterator[BackupSource]) -> BackupReport:
-        """Copy each of the sources, the log itself first, and install what was copied as the backup."""
+        """Copy each of the sources, the log itself first, and install the copy as the backup."""
         source = next(sources)
         self.files = source.store.files
         began = self.files.monotonic()
@@ -145,7 +159,7 @@ class Backup:
     # The directory of the backup.
 
     def _prepare(self, location: str, own: str) -> None:
-        """Make the directory, refuse one that cannot hold a backup, and lock it."""
+        """Create the directory, refuse one that cannot hold a backup, and lock it."""
         files = self.files
         refuse_overlap(files, location, self.to)
         for above in _ancestors(self.to)[1:]:
@@ -161,7 +175,7 @@ class Backup:
             sync_name(files, self.to)
         names = refuse_foreign(files, self.to)
         if LOCK not in names:
-            # Nothing is written into what is not a backup, not even a lock.
+            # Nothing is written into a directory that is not a backup, not even a lock.
             refuse_foreign_data(files, self.to, names, own)
         self.lock = files.open(f"{self.to}/{LOCK}", create=True)
         if not files.lock(self.lock):
@@ -189,7 +203,7 @@ class Backup:
             )
 
     def _refuse_lacking(self, location: str, before: Manifest, logs: Sequence[LogPart]) -> None:
-        """Refuse to remove the copies of a namespace that was not dropped: something is still in its place.
+        """Raise rather than remove the copies of a namespace that was not dropped: something is still in its place.
 
         It may be the empty directory to which a disk is not mounted, or what a deletion left.
         """
@@ -197,20 +211,20 @@ class Backup:
         lacking = [log for log in before.logs if log.namespace not in copied]
         if not any(_is_left(self.files, location, log) for log in lacking):
             return
-        # Whoever makes it anew after a drop is at work for a moment.
+        # A process that creates it again after a drop needs only a moment.
         self.files.sleep(LOOK_AGAIN_SECONDS)
         for log in lacking:
             if _is_left(self.files, location, log):
                 raise CorruptionError(
-                    f"The namespace {'/'.join(log.namespace)!r} is in the backup of before, and what is in its place "
+                    f"The namespace {'/'.join(log.namespace)!r} is in the previous backup, and what is in its place "
                     "now is not it, so the log was not backed up",
                     path=_way(location, log.namespace)[-1],
-                    hint="The backup of before is as it was; mount the disk of the namespace or bring it back, or drop "
-                    "it if nobody needs it any more, then back up again.",
+                    hint="The previous backup is as it was; mount the disk of the namespace or bring it back, or drop "
+                    "it if it is not needed any more, then back up again.",
                 )
 
     def _remember(self, before: Manifest) -> None:
-        """What need not be copied again: files that are there as the manifest says."""
+        """Record the files that need not be copied again: those that exist as the manifest says."""
         for log in before.logs:
             self.earlier[log.id] = log.damage
             for part in log.partitions:
@@ -221,9 +235,9 @@ class Backup:
                         self.old[log.id, part.topic_id, part.partition, segment.base] = segment
 
     def _clean(self, before: Manifest | None) -> None:
-        """Remove what a killed backup left: the lock says that nobody else is at work.
+        """Remove what a killed backup left: the lock excludes any other backup.
 
-        A directory that no manifest names is made anew: the sync of its name may have failed.
+        A directory that no manifest names is created again: the sync of its entry may have failed.
         """
         files = self.files
         data = f"{self.to}/{DATA}"
@@ -239,22 +253,22 @@ class Backup:
         remove(files, [path for path in found if path.endswith(PART)], [])
         whole = [path for path in found if not path.endswith(PART)]
         if whole or directories:
-            # On disk there may be the manifest before this one, which names them: its name counts as synced even if
-            # that failed, so it is made anew.
+            # The manifest on disk may be the one before this, which names them: after a failed directory fsync the
+            # kernel may consider the new entry clean, so it is written again.
             for log in named:
                 files.make_directory(f"{data}/{log}")
             self._install(before)  # rule: doubtful manifest written again
             remove(files, whole, directories)
 
     def _install(self, manifest: Manifest) -> None:
-        """From the rename on the new backup is the backup."""
+        """Write the manifest; with its rename the new backup becomes the backup."""
         files = self.files
         for log in manifest.logs:
             files.sync_directory(f"{self.to}/{DATA}/{log.id}")  # rule: names of copied files
         files.sync_directory(f"{self.to}/{DATA}")  # rule: names of copied logs
         new = f"{self.to}/{MANIFEST_NEW}"
         if files.stat(new) is not None:
-            # After a failed sync the same file may count as synced.
+            # After a failed sync the kernel may consider the same file clean.
             files.remove_file(new)
         descriptor = files.open(new, exclusive=True)
         try:
@@ -266,7 +280,7 @@ class Backup:
         files.sync_directory(self.to)  # rule: name of the manifest
 
     def _sweep(self, manifest: Manifest) -> None:
-        """Remove what the manifest on disk does not name."""
+        """Remove the files that the manifest on disk does not name."""
         try:
             remove(self.files, *unnamed(self.files, self.to, manifest.names()))
         except by_system() as error:
@@ -301,7 +315,7 @@ class Backup:
                     directory,
                     taken,
                     self.old,
-                    self.tell,
+                    self.report_progress,
                     linked=moment.linking,
                     last=attempt == ATTEMPTS_MAX - 1,
                     allow_damage=self.allow_damage,
@@ -317,11 +331,11 @@ class Backup:
                 moment.close()
         raise StorageError(
             f"Segments of {source.location} were removed faster than they could be copied.",
-            hint="No damage was found, and the backup of before, if there is one, is whole; there were no hard links "
+            hint="No damage was found, and the previous backup, if there is one, is whole; there were no hard links "
             "to keep the segments, so try again when less is removed.",
         )
 
-    def tell(self, count: int) -> None:
+    def report_progress(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.total, self.done))
@@ -356,7 +370,7 @@ class Backup:
 
 
 def _is_left(files: Files, location: str, log: LogPart) -> bool:
-    """Whether anything but another log is in the place of a namespace that was backed up before."""
+    """Return whether anything but another log is in the place of a namespace that was backed up before."""
     for path in _way(location, log.namespace):
         if files.stat(path) is None:
             return files.is_link(path)
@@ -364,12 +378,12 @@ def _is_left(files: Files, location: str, log: LogPart) -> bool:
         identity = read_identity(files, path)
     except (CorruptionError, NotALogError):
         return True
-    # One that was dropped and made anew has another id.
+    # A namespace that was dropped and created again has another id.
     return identity is None or identity[0].hex() == log.id
 
 
 def _way(location: str, namespace: tuple[str, ...]) -> list[str]:
-    """The directories on the way to a namespace, which is the last of them."""
+    """Return the directories on the path to a namespace, the last of which is its own."""
     found = [location]
     for name in namespace:
         path = namespace_path(found[-1], name)
@@ -378,7 +392,7 @@ def _way(location: str, namespace: tuple[str, ...]) -> list[str]:
 
 
 def refuse_overlap(files: Files, source: str, other: str, what: str = "log") -> None:
-    """Refuse a directory that cannot be made, one inside of a log, and one that the log or backup to copy lies in."""
+    """Raise if a directory cannot be created, is inside of a log, or contains the log or backup to copy."""
     for above in reversed(_ancestors(other)[1:]):
         stat = files.stat(above)
         if stat is not None and not stat.directory:
@@ -399,7 +413,7 @@ def refuse_overlap(files: Files, source: str, other: str, what: str = "log") -> 
 
 
 def _ancestors(path: str) -> list[str]:
-    """A path and the directories above it."""
+    """Return a path and the directories above it."""
     found = [path]
     while path := path.rpartition("/")[0]:
         found.append(path)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OWN_NAMES = frozenset({MANIFEST, MANIFEST_NEW, DATA, LOCK})
 NAME_ANOTHER = "Nothing was written there; name a new or empty directory, or an earlier backup of this log."
 PART = ".part"
-# In `data` there is a directory a log, and in that a file a segment, which has its name when it is on disk.
+# `data` has a directory per log, and in it a file per segment, which gets its name when it is on disk.
 _LOG = re.compile("[0-9a-f]{32}")
 _FILE = re.compile(
     r"[0-9a-f]{8}-[0-9]{5}-[0-9]{20}(\.part|-[0-9a-f]{16}-[0-9a-f]+-[0-9a-f]{8}(-damaged-[0-9a-f]{8})?\.seg)"
@@ -24,12 +24,12 @@ _FILE = re.compile(
 
 
 def part_name(topic_id: int, partition: int, base: int) -> str:
-    """The name of a copy that is not on disk yet."""
+    """Return the name of a copy that is not on disk yet."""
     return f"{topic_id:08x}-{partition:05d}-{base:020d}{PART}"
 
 
 def refuse_foreign(files: Files, to: str) -> list[str]:
-    """Refuse a directory that holds what no backup makes, but for its data; the names in it."""
+    """Return the names in a directory; raise if it holds anything that no backup creates, its data aside."""
     names = files.list_directory(to)
     for name in names:
         if name not in OWN_NAMES or files.is_link(f"{to}/{name}"):
@@ -38,7 +38,7 @@ def refuse_foreign(files: Files, to: str) -> list[str]:
 
 
 def refuse_foreign_data(files: Files, to: str, names: Collection[str], own: str) -> None:
-    """Refuse data that no backup makes, or of which no manifest says that it is this log's: it would be removed."""
+    """Raise for data that no backup creates, or that no manifest assigns to this log: it would be removed."""
     if DATA not in names:
         return
     data = f"{to}/{DATA}"
@@ -70,9 +70,9 @@ def _foreign(files: Files, to: str, name: str) -> NotALogError:
 
 
 def unnamed(files: Files, to: str, named: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:
-    """The files and the directories in `data` that backups made and a manifest does not name.
+    """Return the files and directories in `data` that backups created and a manifest does not name.
 
-    Whatever else came there since it was looked at is left alone: the next backup refuses it.
+    Anything else that was added since the check is left alone: the next backup refuses it.
     """
     data = f"{to}/{DATA}"
     found: list[str] = []

@@ -1,6 +1,6 @@
-"""The doctor: what is wrong with a log or will be, why it matters, and the command to run (docs/doctor.md).
+"""The doctor: reports what is or will be wrong with a log, why it matters, and the command to run (docs/doctor.md).
 
-Nothing is changed, nobody has to wait for a lock, and not all data is read. What is looked at is gathered first, as
+Nothing is changed, no process waits for a lock of the doctor, and not all data is read. Facts are gathered first, as
 plain values; each check decides by those alone.
 """
 
@@ -65,15 +65,15 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Machine", "examine"]
 
-# After so long no further group is begun, and no further namespace.
+# After this time no further group, or no further namespace, is examined.
 GROUPS_SECONDS = 10.0
 NAMESPACES_SECONDS = 20.0
-# How long a reader waits for what is being written in this moment.
+# How long a reader waits for records that are being written.
 TIMEOUT_SECONDS = 1.0
 
 
 def examine(files: Files, path: str, *, namespace: str | None = None, machine: Machine | None = None) -> list[Finding]:
-    """Everything there is to say about the log in a directory and about the namespaces in it, the worst first.
+    """Return all findings about the log in a directory and about the namespaces in it, the worst first.
 
     With `namespace` the directory is that of a namespace: the outer log is two levels above it.
     """
@@ -90,14 +90,14 @@ class _Opened(NamedTuple):
 
 
 class _Examination:
-    """One log, and those inside of it."""
+    """The examination of one log and of its namespaces."""
 
     def __init__(self, files: Files, machine: Machine, path: str, commands: Commands, *, inner: bool = False) -> None:
         self.files = files
         self.machine = machine
         self.path = path
         self.commands = commands
-        # Of a namespace the machine around it was looked at already.
+        # For a namespace the machine has been examined already.
         self.inner = inner
 
     def run(self) -> Iterator[Finding]:
@@ -120,7 +120,7 @@ class _Examination:
         yield from self._open(identity[0])
         yield from self._guarded("Looking at the namespaces", self._namespaces)
 
-    # What is not there, and what cannot be read.
+    # Missing and unreadable logs.
 
     def _not_a_log(self) -> Finding:
         stat = self.files.stat(self.path)
@@ -153,7 +153,7 @@ class _Examination:
         return finding("unreadable", f"{what} failed: {reason} ({path}).", f"ls -ld {where}")
 
     def _guarded(self, what: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-        """What a check finds; where it cannot look, that is a finding as well, and the others go on."""
+        """Yield the findings of a check; an error becomes a finding, and the other checks still run."""
         try:
             yield from check()
         except CorruptionError as error:
@@ -190,10 +190,10 @@ class _Examination:
             engine = Engine(self.files, self.path, "r", False, TIMEOUT_SECONDS, Tuning(background=False))
             catalog = engine.refresh()
         except RecoveryNeededError:
-            # The look at the journal says the same with more to it.
+            # The check of the journal reports this with more detail.
             pass
         except CorruptionError as error:
-            # Of the journal the look at it says the same with more to it.
+            # The check of the journal reports this with more detail.
             if error.path != f"{self.path}/journal":
                 code = "tails-damaged" if (error.path or "").endswith("/tails") else "catalog-damaged"
                 yield finding(code, f"{error}.", self._repair)
@@ -242,7 +242,7 @@ class _Examination:
         return places
 
     def _inside(self, opened: _Opened) -> Iterator[Finding]:
-        """What only a log that can be read tells."""
+        """Yield the findings that need a log which can be read."""
         found = SegmentSurvey()
 
         def segments() -> Iterator[Finding]:
@@ -283,7 +283,7 @@ class _Examination:
         if self.inner:
             return
         stat = self.files.stat(f"{self.path}/stats")
-        # What has no bytes says nothing, and opening a pipe would wait for a writer.
+        # An empty file has no figures, and opening a pipe would wait for a writer.
         lately = collect(self.files, f"{self.path}/stats").bytes_per_second if stat is not None and stat.size else 0.0
         sizes: dict[str, int] = {}
         for look in looks:
@@ -296,7 +296,7 @@ class _Examination:
         partitions = sum(len(entry.slots) for entry in users)
         yield from check_limits(partitions, self.machine.descriptors_max(), self.machine.event_queues())
 
-    # The logs inside.
+    # Namespaces.
 
     def _namespaces(self) -> Iterator[Finding]:
         deadline = self.files.monotonic() + NAMESPACES_SECONDS
@@ -313,7 +313,7 @@ class _Examination:
             yield finding("not-looked-at", what, Commands(self.path, left[0]).tailrace("doctor"))
 
     def _namespace(self, name: str, location: str) -> Iterator[Finding]:
-        """What there is to say of one, unless it was dropped meanwhile: half of it looks damaged."""
+        """Yield the findings of one namespace, unless it was dropped meanwhile: half of it looks damaged."""
         commands = Commands(self.path, name, location)
         before = _known_id(self.files, location)
         found = list(_Examination(self.files, self.machine, location, commands, inner=True).run())
@@ -324,7 +324,7 @@ class _Examination:
 
 
 def _known_id(files: Files, path: str) -> bytes | None:
-    """The id of the log at a path, None without one; empty where it cannot be read."""
+    """Return the id of the log at a path, None without one, empty if it cannot be read."""
     try:
         identity = read_identity(files, path)
     except by_system(TailraceError, OSError):

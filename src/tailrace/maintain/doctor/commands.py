@@ -1,4 +1,4 @@
-"""Commands that a finding tells to run: whole, with the log in them, quoted for a shell."""
+"""Commands of findings: complete, with the log in them, quoted for a shell."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tailrace.maintain.namespaces import NAMESPACE_VARIABLE
 
 
 class Commands(NamedTuple):
-    """How the log at hand is named on a command line: `namespace` is one inside of the log at `path`."""
+    """How the examined log is named on a command line: `namespace` is one inside of the log at `path`."""
 
     path: str
     namespace: str | None = None
-    # The directory of the log at hand itself.
+    # The directory of the examined log itself.
     location: str = ""
 
     @property
     def directory(self) -> str:
-        """That directory as a shell reads it."""
+        """That directory, quoted for a shell."""
         return quote(self.location or self.path)
 
     def python(self, program: str) -> str:
-        """A call of the interpreter at work, with the directory as the program's argument."""
+        """Return a call of the running interpreter, with the directory as the program's argument."""
         return f"{quote(sys.executable or 'python3')} -c {quote(program)} {self.directory}"
 
     def tailrace(self, command: str, *names: str, options: Sequence[str] = ()) -> str:
-        """A call of `tailrace` on this log; names that could be taken for options come behind `--`."""
+        """Return a call of `tailrace` on this log; names that could be taken for options come after `--`."""
         located = ["-L", self.path]
         if self.namespace is not None:
             located += ["-N", self.namespace]
         elif os.environ.get(NAMESPACE_VARIABLE):
-            # Without it the command would go to the namespace that the environment names.
+            # Without it the command would use the namespace that the environment names.
             located += ["-N", ""]
         risky = any(name.startswith("-") for name in names)
         words = [*options, *located, "--", *names] if risky else [*names, *options, *located]
@@ -42,7 +42,7 @@ class Commands(NamedTuple):
 
 
 def quote(text: str) -> str:
-    """A word as a shell reads it; what cannot be printed is written as bash and zsh escape it."""
+    """Quote a word for a shell; unprintable characters use the escapes of bash and zsh."""
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(f"\\x{byte:02x}" if not 32 <= byte < 127 or byte in b"'\\" else chr(byte)

@@ -1,4 +1,4 @@
-"""Groups: who reads, who does not get on, what retention waits for; and what of it is worth a finding."""
+"""Groups: their members, lag and effect on retention, and the findings about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.groups.group_topic import existing_group, group_names
 from tailrace.maintain.doctor.kinds import counted, finding, named
 from tailrace.maintain.retention import plan
 from tailrace.maintain.segments import inventory_of, rule_of
-from tailrace.names import is_internal
+from tailrace.names import is_internal, match
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import TopicEntry
@@ -26,29 +26,35 @@ if TYPE_CHECKING:
     from tailrace.maintain.retention import Rule
     from tailrace.types import Finding, GroupInfo
 
-# A member that stored nothing for so long, with so old records before it, is stuck.
+# A member is stuck if it stored no cursor for this long, with unread records at least as old.
 STUCK_SECONDS = 300.0
-# A group whose unread records are older than this falls behind when there are more of them than so long ago.
+# A partition that changes its owner has none for some milliseconds: it is examined again for this long.
+UNOWNED_SECONDS = 0.5
+UNOWNED_STEP_SECONDS = 0.05
+# A group is falling behind if its unread records are older than the first, and were fewer the second ago.
 BEHIND_SECONDS = 60.0
 WINDOW_SECONDS = 600.0
-# More unread records than before by this factor, and by so many.
+# Unread records must have grown by this factor, and by this number.
 GROWTH = 1.1
 GROWTH_RECORDS = 100
-# When this share of the retention time is over, unread records are about to be removed.
+# From this share of the retention time on, unread records are about to be removed.
 OVERTAKEN_SHARE = 0.8
 ABANDONED_SECONDS = 7 * 86_400.0
-# A group that reads, and is at most so far behind, is not blamed for what waits for it.
+# A group that reads, with at most this lag, is not reported for records that are kept for it.
 HELD_SECONDS = 3_600.0
-# So many of the newest records of a group's topic are read.
+# How many of the newest records of a group's topic are read.
 HISTORY_MAX = 2_000
 
 
 class ObservedMember(NamedTuple):
-    """A consumer: whether its lock is held, whether its process is stopped, when one of its cursors was last stored."""
+    """A consumer: whether its lock is held, whether its process is stopped, when one of its cursors was last stored.
+
+    `silent_seconds` is how long ago it polled when that is longer than its max_processing, else None.
+    """
 
     id: str
     pid: int
-    told: str
+    description: str
     alive: bool
     stopped: bool
     partitions: int
@@ -56,10 +62,11 @@ class ObservedMember(NamedTuple):
     lag_seconds: float
     since_us: int
     moved_us: int | None
+    silent_seconds: float | None = None
 
 
 class ObservedPartition(NamedTuple):
-    """One partition that a group reads; `lag_before` is how many records were unread some minutes ago, if known."""
+    """One partition that a group reads; `lag_before` is its lag in records some minutes ago, if known."""
 
     topic: str
     partition: int
@@ -75,13 +82,15 @@ class ObservedPartition(NamedTuple):
 
 
 class ObservedGroup(NamedTuple):
-    """A group; `engine` is whether something like Spark reads for it, which is no member."""
+    """A group; `engine` is true if an engine such as Spark reads for it, which is no member."""
 
     name: str
     engine: bool
     moved_us: int | None
     members: tuple[ObservedMember, ...]
     parts: tuple[ObservedPartition, ...]
+    # Partitions that living members requested and none of them owns.
+    unowned: tuple[str, ...] = ()
 
     @property
     def lag_records(self) -> int:
@@ -97,7 +106,7 @@ class ObservedGroup(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What retention would remove of a topic, if it did not wait for a group; `exists` says whether there is one."""
+    """What retention would remove of a topic if it did not wait for a group; `exists`: whether the group exists."""
 
     topic: str
     group: str
@@ -106,19 +115,19 @@ class Waiting(NamedTuple):
 
 
 class History(NamedTuple):
-    """What the newest records of a group say: cursors of some minutes ago, and when each was last stored."""
+    """The newest records of a group: cursors of some minutes ago, and when each was last stored."""
 
     before: dict[tuple[int, int], int]
     moved: dict[tuple[int, int], int]
 
 
-# What there is.
+# Observation.
 
 
 def look(
     engine: Engine, machine: Machine, looks: Sequence[Look], deadline: float
 ) -> tuple[list[ObservedGroup], list[str]]:
-    """Every group as of now, and the names of those that there was no time for."""
+    """Return every group as of now, and the names of those for which there was no time."""
     found: list[ObservedGroup] = []
     names = group_names(engine)
     segments: dict[tuple[str, int], list[Look]] = {}
@@ -129,11 +138,31 @@ def look(
             return found, names[number:]
         try:
             group = existing_group(engine, name)
-            found.append(_group(engine, machine, group, group_info(engine, group), segments))
+            found.append(_group(engine, machine, group, _settled_info(engine, group), segments))
         except TailraceError:
-            # Dropped in this moment, or damaged, which is another check's to say.
+            # Dropped at this moment, or damaged, which another check reports.
             continue
     return found, []
+
+
+def _settled_info(engine: Engine, group: GroupLog) -> GroupInfo:
+    """Return a group once no partition is between two owners, or as it is after UNOWNED_SECONDS."""
+    deadline = engine.files.monotonic() + UNOWNED_SECONDS
+    while True:
+        info = group_info(engine, group)
+        if not _unowned(info) or engine.files.monotonic() > deadline:
+            return info
+        engine.files.sleep(UNOWNED_STEP_SECONDS)
+
+
+def _unowned(info: GroupInfo) -> tuple[str, ...]:
+    """Return the partitions without an owner, of topics that living members requested."""
+    requested = {topic for member in info.members if member.alive for topic in member.topics}
+    return tuple(
+        f"{part.topic}[{part.partition}]"
+        for part in info.partitions
+        if part.owner is None and any(match(topic, part.topic) for topic in requested)
+    )
 
 
 def _group(
@@ -151,16 +180,17 @@ def _group(
     members = []
     for member in info.members:
         process = machine.process(member.pid) if member.host == host else None
-        told = process.told if process is not None else f"process {member.pid} on {member.host}"
+        description = process.description if process is not None else f"process {member.pid} on {member.host}"
         own = [part for part in info.partitions if part.owner == member.id]
         places = [(ids.get(part.topic, 0), part.partition) for part in own]
         moved = [history.moved[place] for place in places if place in history.moved]
         members.append(
             ObservedMember(
-                member.id, member.pid, told, member.alive,
-                member.alive and process is not None and process.stopped, len(own),
+                member.id, member.pid, description, member.alive,
+                member.state == "stopped" or (member.alive and process is not None and process.stopped), len(own),
                 sum(part.lag_records for part in own), max((part.lag_seconds for part in own), default=0.0),
                 round(member.since.timestamp() * 1e6), max(moved, default=None),
+                member.silent_seconds if member.state == "silent" else None,
             )
         )  # fmt: skip
     parts = []
@@ -180,18 +210,18 @@ def _group(
             )
         )  # fmt: skip
     last = None if info.moved is None else round(info.moved.timestamp() * 1e6)
-    return ObservedGroup(info.name, info.engine, last, tuple(members), tuple(parts))
+    return ObservedGroup(info.name, info.engine, last, tuple(members), tuple(parts), _unowned(info))
 
 
 def _kept(rule: Rule, group: str) -> tuple[float | None, int | None]:
-    """The seconds and bytes beyond which records go, though a group has not read them."""
+    """Return the seconds and bytes beyond which records are removed although a group has not read them."""
     if rule.keep_unread is True or (rule.keep_unread is not False and group in rule.keep_unread):
         return None, None
     return None if rule.retain_us is None else rule.retain_us / 1e6, rule.retain_bytes
 
 
 def _unread_bytes(segments: Sequence[Look], position: int) -> int:
-    """Bytes of the segments of a partition that hold anything behind a position."""
+    """Return the bytes of the segments of a partition that hold records after a position."""
     ordered = sorted(segments, key=lambda look: look.base)
     ends = [look.base for look in ordered[1:]] + [position + 1]
     return sum(look.bytes for look, end in zip(ordered, ends, strict=True) if end > position) if ordered else 0
@@ -214,7 +244,7 @@ def _history(engine: Engine, log: GroupLog, then_us: int) -> History:
                     cursors = record["snapshot"]["cursors"] if "snapshot" in record else record.get("moves", ())
                     before.update({(topic, index): cursor for topic, index, cursor in cursors})
     except (TailraceError, ValueError, KeyError, TypeError):
-        # What can be read of it is enough to judge by.
+        # The readable part is enough to judge by.
         return History(before, moved)
     finally:
         reader.close()
@@ -222,7 +252,7 @@ def _history(engine: Engine, log: GroupLog, then_us: int) -> History:
 
 
 def _lag_before(engine: Engine, entry: TopicEntry, index: int, history: History, now_us: int) -> int | None:
-    """How many records were unread when the window began; None when nothing of that time is known."""
+    """Return how many records were unread when the window began; None if that is not known."""
     cursor = history.before.get((entry.id, index))
     if cursor is None:
         return None
@@ -237,7 +267,7 @@ def _lag_before(engine: Engine, entry: TopicEntry, index: int, history: History,
 
 
 def look_at_retention(engine: Engine, deadline: float) -> tuple[list[Waiting], list[str]]:
-    """What retention waits for by topic and group, and the topics that are kept until read while nobody reads them."""
+    """Return what retention waits for by topic and group, and the topics kept until read that no group reads."""
     waiting: list[Waiting] = []
     unread = []
     now_us = engine.files.now_us()
@@ -245,7 +275,7 @@ def look_at_retention(engine: Engine, deadline: float) -> tuple[list[Waiting], l
     groups = set(group_names(engine))
     for entry in sorted(engine.refresh().by_name.values(), key=lambda entry: entry.name):
         rule = rule_of(entry)
-        if is_internal(entry.name) or not rule.asks_groups:
+        if is_internal(entry.name) or not rule.needs_cursors:
             continue
         if engine.files.monotonic() > deadline:
             break
@@ -254,7 +284,7 @@ def look_at_retention(engine: Engine, deadline: float) -> tuple[list[Waiting], l
             unread.append(entry.name)
         pieces = [list(inventory.pieces(entry, index, False, None)) for index in range(len(entry.slots))]
         if rule.keep_unread is False:
-            # With retain="read" what a group has not read is all that is kept, and is not due.
+            # With retain="read" only unread records are kept, and they are not due.
             continue
         due = plan(rule._replace(keep_unread=False), pieces, cursors, now_us)
         held = [verdict.piece for verdict in due if verdict.goes]
@@ -266,18 +296,19 @@ def look_at_retention(engine: Engine, deadline: float) -> tuple[list[Waiting], l
     return waiting, unread
 
 
-# What of it is worth a word.
+# Checks.
 
 
 def check_groups(groups: list[ObservedGroup], now_us: int, commands: Commands) -> Iterator[Finding]:
-    """Groups that lost records or will, that fall behind, that nobody reads for."""
+    """Yield findings about groups that lost records or will, that fall behind, that have no reader."""
     for group in groups:
+        yield from _check_owners(group, commands)
         show = commands.tailrace("group show", group.name)
         overtaken = [part for part in group.parts if part.position is not None and part.position < part.start]
         if overtaken:
             lost = sum(part.start - (part.position or 0) for part in overtaken)
-            told = named(f"{part.topic}[{part.partition}]" for part in overtaken)
-            what = f"Group {group.name!r} has not read {counted(lost, 'record')} that were removed from {told}."
+            places = named(f"{part.topic}[{part.partition}]" for part in overtaken)
+            what = f"Group {group.name!r} has not read {counted(lost, 'record')} that were removed from {places}."
             run = commands.tailrace("group reset", group.name, options=("--to", "earliest", "--dry-run"))
             yield finding("group-overtaken", what, show if group.at_work else run)
         near = [
@@ -301,7 +332,7 @@ def check_groups(groups: list[ObservedGroup], now_us: int, commands: Commands) -
 
 
 def _check_size(group: ObservedGroup, commands: Commands) -> Iterator[Finding]:
-    """Topics of which nearly all that is kept by size is unread."""
+    """Yield findings about topics in which nearly all that is kept by size is unread."""
     unread: dict[str, int] = {}
     for part in group.parts:
         if part.lag_records and part.retain_bytes is not None:
@@ -318,10 +349,10 @@ def _check_size(group: ObservedGroup, commands: Commands) -> Iterator[Finding]:
 
 
 def _check_pace(group: ObservedGroup, show: str) -> Iterator[Finding]:
-    behind = [part for part in group.parts if part.lag_before is not None]
-    now = sum(part.lag_records for part in behind)
-    before = sum(part.lag_before or 0 for part in behind)
-    if behind and (group.at_work or group.engine) and now > before * GROWTH and now - before > GROWTH_RECORDS:
+    compared = [part for part in group.parts if part.lag_before is not None]
+    now = sum(part.lag_records for part in compared)
+    before = sum(part.lag_before or 0 for part in compared)
+    if compared and (group.at_work or group.engine) and now > before * GROWTH and now - before > GROWTH_RECORDS:
         yield finding(
             "group-falling-behind",
             f"Group {group.name!r} has {counted(now, 'unread record')}, {before:,} were unread "
@@ -330,22 +361,50 @@ def _check_pace(group: ObservedGroup, show: str) -> Iterator[Finding]:
         )
 
 
+def _check_owners(group: ObservedGroup, commands: Commands) -> Iterator[Finding]:
+    """Yield a finding about partitions that no member reads, with members that are stopped or do not poll."""
+    if not group.unowned:
+        return
+    run = commands.tailrace("group show", group.name)
+    reasons = []
+    for member in group.members:
+        if member.stopped:
+            reasons.append(f"{member.id} is stopped")
+            run = f"kill -CONT {member.pid}"
+        elif member.silent_seconds is not None:
+            reasons.append(f"{member.id} has not polled for {format_duration(member.silent_seconds)}")
+    living = counted(sum(member.alive for member in group.members), "living member")
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    yield finding(
+        "partition-without-owner",
+        f"Group {group.name!r} has {living}{why}, and none reads {named(group.unowned)}.",
+        run,
+    )
+
+
 def _check_readers(group: ObservedGroup, now_us: int, commands: Commands) -> Iterator[Finding]:
     for member in group.members:
         evict = commands.tailrace("group evict", group.name, member.id, options=("--yes",))
         if member.stopped and member.partitions:
             yield finding(
                 "stopped-member",
-                f"Member {member.id!r} of group {group.name!r}, {member.told}, is stopped and has "
+                f"Member {member.id!r} of group {group.name!r}, {member.description}, is stopped and has "
                 f"{counted(member.partitions, 'partition')} with {counted(member.lag_records, 'unread record')}.",
                 f"kill -CONT {member.pid}",
+            )
+        elif member.silent_seconds is not None:
+            yield finding(
+                "silent-member",
+                f"Member {member.id!r} of group {group.name!r}, {member.description}, has not polled for "
+                f"{format_duration(member.silent_seconds)} and has {counted(member.partitions, 'partition')}.",
+                evict,
             )
         elif member.alive and member.lag_records:
             idle = (now_us - max(member.moved_us or 0, member.since_us)) / 1e6
             if idle > STUCK_SECONDS and member.lag_seconds > STUCK_SECONDS:
                 yield finding(
                     "stuck-member",
-                    f"Member {member.id!r} of group {group.name!r}, {member.told}, has stored nothing for "
+                    f"Member {member.id!r} of group {group.name!r}, {member.description}, has stored nothing for "
                     f"{format_duration(idle)}, with {counted(member.lag_records, 'unread record')} before it.",
                     evict,
                 )
@@ -357,7 +416,7 @@ def _check_readers(group: ObservedGroup, now_us: int, commands: Commands) -> Ite
     if since is not None and since > ABANDONED_SECONDS and not any(member.alive for member in group.members):
         yield finding(
             "group-abandoned",
-            f"Group {group.name!r} has {unread}, and nobody has read for it for {format_duration(since)}.",
+            f"Group {group.name!r} has {unread}, and no consumer has read for it for {format_duration(since)}.",
             commands.tailrace("group drop", group.name, options=("--dry-run",)),
         )
     elif dead and len(dead) == len(group.members):
@@ -371,7 +430,7 @@ def _check_readers(group: ObservedGroup, now_us: int, commands: Commands) -> Ite
 def check_retention(
     waiting: list[Waiting], unread: list[str], groups: list[ObservedGroup], commands: Commands
 ) -> Iterator[Finding]:
-    """Groups that retention waits for."""
+    """Yield findings about groups that retention waits for."""
     by_name = {group.name: group for group in groups}
     for each in waiting:
         size = f"{format_size(each.bytes)} that are due"
@@ -383,8 +442,8 @@ def check_retention(
             )
             continue
         group = by_name.get(each.group)
-        behind = group is None or not (group.at_work or group.engine) or group.lag_seconds > HELD_SECONDS
-        if behind:
+        lagging = group is None or not (group.at_work or group.engine) or group.lag_seconds > HELD_SECONDS
+        if lagging:
             yield finding(
                 "retention-held-back",
                 f"Group {each.group!r} holds retention of {each.topic!r} back: {size} stay until it has read them.",

@@ -1,4 +1,4 @@
-"""The kinds of findings: the code, how bad it is and why it matters of everything that the doctor can say."""
+"""The kinds of findings: the code, the severity and the consequence of everything that the doctor can report."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from tailrace.types import Finding, Severity
 
-# So many things are named in one finding, and the rest are counted.
+# How many names a finding lists; further ones are counted.
 NAMED_MAX = 5
 
 
 class Kind(NamedTuple):
-    """One kind of finding; where stored bytes are damaged its code says so, which is how Finding.damage knows."""
+    """One kind of finding; the code of a kind about damaged bytes says so, which Finding.damage relies on."""
 
     severity: Severity
     why: str
 
 
-# The table of docs/doctor.md: a test compares the two to the letter.
+# The table of docs/doctor.md; a test compares the two to the letter.
 KINDS = {
     # The log as a whole.
     "not-a-log": Kind("error", "Nothing can be read from it or written to it."),
@@ -44,23 +44,24 @@ KINDS = {
     # Partitions and the journal.
     "failed-partition": Kind(
         "error",
-        "They are read-only in every process; what was acknowledged stays readable, and other partitions go on.",
+        "They are read-only in every process; what was acknowledged stays readable, and other partitions can be "
+        "written.",
     ),
     "damaged-partition": Kind(
         "error",
         "They are read-only in every process, and reading the damaged range raises CorruptionError.",
     ),
-    "damaged-range": Kind("error", "These records cannot be read; those before and behind them can."),
+    "damaged-range": Kind("error", "These records cannot be read; those before and after them can."),
     "damaged-directory": Kind("error", "Appends to them fail with StorageError; no record is lost by it."),
     "journal-damaged": Kind("error", "Commits over several partitions that only the journal has may be lost."),
     "lost-range": Kind(
         "note",
         "A repair left a placeholder for these records: reading them raises CorruptionError, reading on "
-        "behind them works.",
+        "after them works.",
     ),
     "repair-unfinished": Kind(
         "warning",
-        "What it had done by then may not be on disk yet, so that a power cut can undo it; the next repair goes on "
+        "What it had done by then may not be on disk yet, so that a power cut can undo it; the next repair continues "
         "from there.",
     ),
     "quarantine": Kind(
@@ -72,7 +73,7 @@ KINDS = {
     ),
     "unresolved-transaction": Kind(
         "warning",
-        "Nobody sees its records until the next writer has decided it, and its partitions wait for that.",
+        "No reader sees its records until the next writer has decided it, and its partitions wait for that.",
     ),
     "interrupted-sync": Kind(
         "warning",
@@ -102,23 +103,23 @@ KINDS = {
     # Locks and processes.
     "stopped-holder": Kind(
         "error",
-        "Everybody who wants to write there waits for it, and gets LockedError in the end.",
+        "Every process that writes there waits for it, and gets LockedError in the end.",
     ),
     "lock-held": Kind(
         "warning",
-        "Everybody who wants to write there waits for it; a process that hangs looks like this.",
+        "Every process that writes there waits for it; a process that hangs looks like this.",
     ),
     "stopped-process": Kind(
         "warning",
         "What it wrote and has not yet brought to disk waits for it, and it may hold partitions of groups.",
     ),
-    "exclusive": Kind("note", "Nobody else can open the log for writing meanwhile; reading works."),
-    "recovering": Kind("note", "Whoever opens the log waits until that is done."),
+    "exclusive": Kind("note", "No other process can open the log for writing meanwhile; reading works."),
+    "recovering": Kind("note", "A process that opens the log waits until that is done."),
     "few-descriptors-left": Kind("warning", "When it has none left, its appends and reads fail until it closes some."),
     # The disk.
     "disk-full": Kind(
         "error",
-        "Appends fail with DiskFullError until there is room; reading goes on, and nothing acknowledged is lost.",
+        "Appends fail with DiskFullError until there is room; reading works, and nothing acknowledged is lost.",
     ),
     "disk-nearly-full": Kind("warning", "Appends fail with DiskFullError once it is full."),
     "disk-full-soon": Kind(
@@ -169,7 +170,7 @@ KINDS = {
     "group-falling-behind": Kind("warning", "More is appended than it reads, so what it reads gets older and older."),
     "group-abandoned": Kind(
         "note",
-        "Nobody has read for it for a long time; a group that nobody needs is one more to look after.",
+        "No consumer has read for it for a long time; a group that is not needed is one more to look after.",
     ),
     "retention-held-back": Kind("warning", "Records that are due stay on disk until the group has read them."),
     "awaited-group-missing": Kind(
@@ -177,9 +178,13 @@ KINDS = {
         "keep_unread waits for it, so nothing of the topic is ever removed until it reads.",
     ),
     "read-by-nobody": Kind("note", 'With retain="read" everything is kept while no group reads the topic.'),
-    "stopped-member": Kind("error", "Nobody reads its partitions: it is alive and keeps them, and does nothing."),
-    "stuck-member": Kind("warning", "Nobody else can read its partitions while it keeps them."),
-    "dead-members": Kind("warning", "Nobody reads their partitions until another member joins the group."),
+    "stopped-member": Kind(
+        "error", "Its partitions are not read: the member is alive and keeps them, and does nothing."
+    ),
+    "partition-without-owner": Kind("error", "The group has members, and none of them reads it: its records wait."),
+    "silent-member": Kind("warning", "It runs, and has not asked for records for longer than its max_processing."),
+    "stuck-member": Kind("warning", "No other member can read its partitions while it keeps them."),
+    "dead-members": Kind("warning", "Their partitions are not read until another member joins the group."),
     # The clock.
     "clock-behind": Kind(
         "warning",
@@ -213,23 +218,23 @@ ORDER: Sequence[Severity] = ("error", "warning", "note")
 
 
 def finding(code: str, what: str, run: str) -> Finding:
-    """A finding of a kind."""
+    """Return a finding of a kind."""
     kind = KINDS[code]
     return Finding(kind.severity, what, kind.why, run, code)
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes; within each as they came, without what was said twice."""
+    """Return errors, then warnings, then notes, each in their order and without duplicates."""
     return sorted(dict.fromkeys(findings), key=lambda each: ORDER.index(each.severity))
 
 
 def named(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     every = list(names)
     more = f" and {len(every) - NAMED_MAX:,} more" if len(every) > NAMED_MAX else ""
     return ", ".join(every[:NAMED_MAX]) + more
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

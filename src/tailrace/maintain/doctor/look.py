@@ -1,4 +1,4 @@
-"""Looking at one log: everything that the checks decide by, read without a lock and without a change."""
+"""Observation of one log: gathers the facts that the checks decide by, without a lock and without a change."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.maintain.doctor.machine import Lock, Machine
 
-# How long a lock is watched that somebody holds, and how often: whoever works moves on or lets go meanwhile.
+# How long a held lock is watched, and how often: a working holder makes progress or releases it meanwhile.
 HELD_SECONDS = 1.0
-# Where a backup keeps hold of segments, and where a repair puts what it took out.
+# Where a backup links segments, and where a repair puts quarantined files.
 LINKS = "backup-links"
 QUARANTINE = "quarantine"
 LOOK_SECONDS = 0.05
@@ -58,7 +58,7 @@ class Slot(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What the tails say: whose they are, and the slots that are not at rest."""
+    """The contents of the tails: their identity, and the slots that are not at rest."""
 
     same_boot: bool = False
     same_file: bool = False
@@ -66,11 +66,11 @@ class Words(NamedTuple):
     log_failed: bool = False
     unresolved: int = 0
     slots: tuple[Slot, ...] = ()
-    # Slots whose words and checksummed blocks say different things, again and again.
+    # Slots whose words and checksummed blocks differ at every look.
     mismatches: tuple[str, ...] = ()
-    # Slots of which neither checksummed block checks.
+    # Slots of which neither checksummed block is valid.
     blind: tuple[str, ...] = ()
-    # Whether they name another file than themselves: with another boot a disk may have another number.
+    # Whether they name another file than themselves; a disk may get another number at another boot.
     copied: bool = False
 
     @property
@@ -84,14 +84,14 @@ class Journal(NamedTuple):
 
     files: int = 0
     bytes: int = 0
-    # Commits in the generation that counts.
+    # Commits in the current generation.
     entries: int = 0
-    # What is damaged of which file, in words.
+    # The damage of each file, as text.
     damaged: tuple[str, ...] = ()
 
 
 class Held(NamedTuple):
-    """A lock of the log that was held all the time it was watched, and how many wait for it."""
+    """A lock of the log that was held all the time it was watched, and how many processes wait for it."""
 
     name: str
     pid: int
@@ -106,20 +106,20 @@ class LockedDirectory(NamedTuple):
 
 
 class Locks(NamedTuple):
-    """Who has the log open, and who holds what of it; None where the system does not tell."""
+    """The processes that have the log open, and the locks they hold; None if the system hides them."""
 
-    # Processes that have the log open for writing, and the one that has it alone.
+    # Processes that have the log open for writing, and the one that has it exclusively.
     writers: tuple[int, ...] = ()
-    # Whether a backup is under way: its links are nobody's leftovers.
+    # Whether a backup is running: its links are not leftovers.
     backup: bool = False
     alone: int | None = None
-    # What the lock file says of whoever had it alone last: pid, since, why.
+    # What the lock file says of its last exclusive holder: pid, since, why.
     note: dict[str, object] | None = None
     held: tuple[Held, ...] = ()
 
 
 def read_words(files: Files, path: str, log_id: bytes, catalog: Catalog | None) -> Words | None:
-    """The words of the tails; None without tails of this log."""
+    """Return the words of the tails; None without tails of this log."""
     try:
         tails = Tails(files, f"{path}/tails", write=False)
     except (FileNotFoundError, ValueError):
@@ -131,7 +131,7 @@ def read_words(files: Files, path: str, log_id: bytes, catalog: Catalog | None) 
 
 
 def lasting(before: Words | None, after: Words | None) -> Words | None:
-    """What two looks have in common, so that a write that is under way is not taken for one that died."""
+    """Return what two looks have in common, so that a write in progress is not taken for one whose process died."""
     if before is None or after is None:
         return after
     known = {(slot.slot, slot.end, slot.pending, slot.syncing, slot.failed) for slot in before.slots}
@@ -175,7 +175,7 @@ def _words(files: Files, tails: Tails, log_id: bytes, catalog: Catalog | None) -
 
 
 def slot_name(catalog: Catalog | None, slot: int) -> str:
-    """A slot as a person knows it."""
+    """Return the name of a slot for people."""
     if slot == CATALOG_SLOT:
         return "the catalog"
     found = None if catalog is None else catalog.by_slot.get(slot)
@@ -185,13 +185,13 @@ def slot_name(catalog: Catalog | None, slot: int) -> str:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """A partition as a person knows it; the topic of a group is the group."""
+    """Return the name of a partition for people; the topic of a group is the group."""
     group = group_of(topic)
     return f"{topic}[{partition}]" if group is None else f"the cursors of group {group}"
 
 
 def read_journal(files: Files, path: str, log_id: bytes) -> Journal:
-    """What lies in the journal: how many entries count, and what is damaged."""
+    """Return the state of the journal: the number of current entries, and what is damaged."""
     directory = f"{path}/journal"
     if files.stat(directory) is None:
         return Journal(damaged=(f"the directory {directory} is missing",))
@@ -201,14 +201,14 @@ def read_journal(files: Files, path: str, log_id: bytes) -> Journal:
     for number in numbers:
         file = JournalFile(files, directory, number, log_id)
         with suppress(FileNotFoundError):
-            # A checkpoint may remove it in this moment.
+            # A checkpoint may remove it at this moment.
             file.open()
             try:
                 size += file.size
                 found = salvage(file)
                 entries += len(found.entries)
                 if found.damage:
-                    # A commit that came in the middle of the look seems to stand behind a damaged one.
+                    # An entry that is appended during the look may appear to be after a damaged one.
                     again = salvage(file).damage
                     damaged += [f"{file.path}: {each}" for each in found.damage if each in again]
             finally:
@@ -217,7 +217,7 @@ def read_journal(files: Files, path: str, log_id: bytes) -> Journal:
 
 
 class Leftover(NamedTuple):
-    """Files that lie in a directory of the log and that nothing reads."""
+    """Files in a directory of the log that nothing reads."""
 
     path: str
     files: int = 0
@@ -225,7 +225,7 @@ class Leftover(NamedTuple):
 
 
 def read_leftover(files: Files, directory: str) -> Leftover:
-    """The files in a directory and one level below it, as many as there is patience for."""
+    """Count the files in a directory and below it, up to LEFTOVERS_MAX."""
     if files.stat(directory) is None:
         return Leftover(directory)
     todo = [f"{directory}/{name}" for name in files.list_directory(directory)]
@@ -243,7 +243,7 @@ def read_leftover(files: Files, directory: str) -> Leftover:
 
 
 class LockTable:
-    """The flocks of the machine, found by what they are on."""
+    """The flocks of the machine, by inode."""
 
     def __init__(self, files: Files, locks: Iterable[Lock]) -> None:
         self.files = files
@@ -252,7 +252,7 @@ class LockTable:
             self.by_inode.setdefault(lock.inode, []).append(lock)
 
     def on(self, path: str) -> list[Lock]:
-        """The locks on a path, and those who wait for them."""
+        """Return the locks on a path, and the processes that wait for them."""
         if not self.by_inode:
             return []
         stat = self.files.stat(path)
@@ -263,7 +263,7 @@ class LockTable:
 
 
 def read_locks(files: Files, machine: Machine, path: str, places: dict[str, LockedDirectory]) -> Locks | None:
-    """Who holds the log and the directories in `places`, watched for as long as nobody moves on."""
+    """Return the processes that hold the log and the directories in `places`, watched until they make progress."""
     locks = machine.locks()
     if locks is None:
         return None
@@ -281,7 +281,7 @@ def read_locks(files: Files, machine: Machine, path: str, places: dict[str, Lock
 def _watch(
     files: Files, machine: Machine, path: str, table: LockTable, places: dict[str, LockedDirectory]
 ) -> tuple[Held, ...]:
-    """The locks whose holders neither let go nor get anywhere; a stopped holder need not be watched for long."""
+    """Return the locks whose holders neither release them nor make progress; a stopped holder ends the watch."""
     held = _holders(table, places)
     moves = {name: _moves(files, path, places[name].slot) for name in held}
     began = files.monotonic()
@@ -310,7 +310,7 @@ def _holders(table: LockTable, places: dict[str, LockedDirectory]) -> dict[str, 
 
 
 def _moves(files: Files, path: str, slot: int | None) -> int:
-    """A number that changes with every write to a partition, without a slot with every write to any."""
+    """Return a number that changes with every write to a partition; without a slot, with every write to any."""
     try:
         tails = Tails(files, f"{path}/tails", write=False)
     except by_system(OSError, ValueError):
@@ -332,7 +332,7 @@ def _lock_note(files: Files, path: str) -> dict[str, object] | None:
 
     stat = files.stat(f"{path}/lock")
     if stat is None or not stat.size:
-        # What has no bytes says nothing, and opening a pipe would wait for a writer.
+        # An empty file has no note, and opening a pipe would wait for a writer.
         return None
     try:
         descriptor = files.open(f"{path}/lock")

@@ -1,6 +1,6 @@
-"""The machine around a log: who holds which lock, what processes do, mounts, room and limits.
+"""The machine of a log: holders of locks, processes, mounts, free space and limits.
 
-On Linux all of it stands in /proc. What a system does not tell is None, or an empty answer, and is not checked.
+On Linux all of it is read from /proc. Facts that the system hides are None, or empty, and are not checked.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tailrace.arguments import format_duration
 from tailrace.disk.failures import Tolerating, by_system
 
 COMMAND_CHARACTERS_MAX = 60
-# Descriptors are only counted of so many processes: the count is of the user's own.
+# Only this many processes are examined for open inotify instances of this user.
 PROCESSES_MAX = 4_096
 
 
 class Lock(NamedTuple):
-    """A flock on a file, or somebody who waits for one."""
+    """A flock on a file, or a process that waits for one."""
 
     device: str
     inode: int
@@ -41,14 +41,14 @@ class Process(NamedTuple):
         return self.state in ("T", "t")
 
     @property
-    def told(self) -> str:
-        """The process as a person is told of it."""
+    def description(self) -> str:
+        """The process as messages name it."""
         words = [self.command] if self.command else []
         return f"process {self.pid} ({', '.join([*words, f'started {format_duration(self.age)} ago'])})"
 
 
 class Mount(NamedTuple):
-    """The file system that a path lies on."""
+    """The file system of a path."""
 
     type: str
     point: str
@@ -56,7 +56,7 @@ class Mount(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What is left on a file system; one that counts no files has 0 of 0."""
+    """Free space of a file system; one that counts no files has 0 of 0."""
 
     free_bytes: int
     bytes: int
@@ -66,49 +66,49 @@ class Room(NamedTuple):
 
 
 class Machine:
-    """What the operating system tells; tests put values in its place."""
+    """Facts from the operating system; tests replace them."""
 
     def locks(self) -> list[Lock] | None:
-        """Every flock of the machine; None when the system does not tell."""
+        """Return every flock of the machine; None if the system hides them."""
         text = _text("/proc/locks")
         return None if text is None else parse_locks(text)
 
     def process(self, pid: int) -> Process | None:
-        """A process, None when there is none or it is hidden."""
+        """Return a process, or None if it does not exist or is hidden."""
         stat = _text(f"/proc/{pid}/stat")
         if stat is None:
             return None
-        # The name in brackets may hold anything, brackets included.
+        # The name in parentheses may contain anything, parentheses included.
         fields = stat.rpartition(")")[2].split()
         words = (_text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
-        told = "".join(each if each.isprintable() else "?" for each in words)
-        if len(told) > COMMAND_CHARACTERS_MAX:
-            told = f"{told[: COMMAND_CHARACTERS_MAX - 3]}..."
+        command = "".join(each if each.isprintable() else "?" for each in words)
+        if len(command) > COMMAND_CHARACTERS_MAX:
+            command = f"{command[: COMMAND_CHARACTERS_MAX - 3]}..."
         up = float((_text("/proc/uptime") or "0").split()[0])
-        return Process(pid, fields[0], told, max(0.0, up - int(fields[19]) / os.sysconf("SC_CLK_TCK")))
+        return Process(pid, fields[0], command, max(0.0, up - int(fields[19]) / os.sysconf("SC_CLK_TCK")))
 
     def mount(self, path: str) -> Mount | None:
-        """What a path lies on."""
+        """Return the mount of a path."""
         text = _text("/proc/self/mountinfo")
         return None if text is None else parse_mounts(text, os.path.realpath(path))
 
     def room(self, path: str) -> Room:
-        """What is left on the file system of a path."""
+        """Return the free space on the file system of a path."""
         figures = os.statvfs(path)
         read_only = bool(figures.f_flag & os.ST_RDONLY)
         block = figures.f_frsize
         return Room(figures.f_bavail * block, figures.f_blocks * block, figures.f_favail, figures.f_files, read_only)
 
     def may(self, path: str) -> tuple[bool, bool]:
-        """Whether this process may read a path, and write to it; a directory is read by entering it as well."""
+        """Return whether this process may read a path, and write to it; reading a directory includes entering it."""
         reading = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
         return os.access(path, reading), os.access(path, os.W_OK)
 
     def owners(self, paths: Iterable[str]) -> dict[int, list[str]]:
-        """The paths that only their owner may write to, by that user."""
+        """Return the paths that only their owner may write to, by that user."""
         found: dict[int, list[str]] = {}
         for path in paths:
-            # Removed in this moment, it is nobody's.
+            # Removed at this moment, it has no owner.
             with Tolerating():
                 stat = os.stat(path)
                 if not stat.st_mode & 0o022:
@@ -116,7 +116,7 @@ class Machine:
         return found
 
     def user_name(self, number: int) -> str:
-        """The name of a user, its number without one."""
+        """Return the name of a user, or its number without one."""
         import pwd
 
         try:
@@ -125,21 +125,21 @@ class Machine:
             return str(number)
 
     def modified(self, path: str) -> float | None:
-        """When a file was last written to, in seconds since 1970."""
+        """Return when a file was last written to, in seconds since 1970."""
         try:
             return os.stat(path).st_mtime
         except by_system():
             return None
 
     def descriptors_max(self) -> int:
-        """How many descriptors a process of this user may raise its limit to."""
+        """Return how far a process of this user may raise its limit of descriptors."""
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
     def descriptors_of(self, pid: int) -> tuple[int, int] | None:
-        """How many descriptors a process has open, and how many it may have; None when that is hidden."""
+        """Return how many descriptors a process has open, and how many it may have; None if that is hidden."""
         limits = _text(f"/proc/{pid}/limits")
         try:
             used = len(os.listdir(f"/proc/{pid}/fd"))
@@ -152,7 +152,7 @@ class Machine:
         return None
 
     def event_queues(self) -> tuple[int, int] | None:
-        """How many inotify instances this user has open, and how many it may have."""
+        """Return how many inotify instances this user has open, and how many it may have."""
         most = _text("/proc/sys/fs/inotify/max_user_instances")
         if most is None:
             return None
@@ -165,7 +165,7 @@ class Machine:
 
 
 def parse_locks(text: str) -> list[Lock]:
-    """The flocks in a text of /proc/locks; those of other kinds of locks are left out."""
+    """Return the flocks in a text of /proc/locks; other kinds of locks are left out."""
     found = []
     for line in text.splitlines():
         fields = line.split()
@@ -182,12 +182,12 @@ def parse_locks(text: str) -> list[Lock]:
 
 
 def device_name(device: int) -> str:
-    """A device as /proc/locks writes it."""
+    """Return a device as /proc/locks writes it."""
     return f"{os.major(device):02x}:{os.minor(device):02x}"
 
 
 def parse_mounts(text: str, path: str) -> Mount | None:
-    """The mount of a text of /proc/self/mountinfo that a path lies on: the longest, of several the last."""
+    """Return the mount of a path in a text of /proc/self/mountinfo: the longest, of several the last."""
     found: Mount | None = None
     for line in text.splitlines():
         fields = line.split()
@@ -204,7 +204,7 @@ def parse_mounts(text: str, path: str) -> Mount | None:
 
 
 def _unescaped(text: str) -> str:
-    """A path of /proc/self/mountinfo, where blanks and backslashes are written in octal."""
+    """Return a path of /proc/self/mountinfo, where blanks and backslashes are written in octal."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text

@@ -1,4 +1,4 @@
-"""The segments of a log, looked at within a bound of time: what joins, how large and old they are, a sample of them."""
+"""The segments of a log, examined within a time limit: whether they join, their sizes and ages, a sample of records."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header, salt_chain
 from tailrace.disk.segment import (
     HEADER_BYTES,
+    NOTHING_LOST,
     read_footer,
     read_segment_header,
     reading,
@@ -19,6 +20,7 @@ from tailrace.disk.segment import (
 )
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, StorageError, TopicNotFoundError, VersionError
 from tailrace.maintain.doctor.look import partition_name
+from tailrace.names import STAGED_SUFFIX
 from tailrace.types import Damage
 
 if TYPE_CHECKING:
@@ -29,15 +31,15 @@ if TYPE_CHECKING:
     from tailrace.disk.tails import State
     from tailrace.engine.engine import Engine
 
-# Everything here together; whoever wants all of it read runs verify.
+# For the whole survey; verify reads everything.
 SURVEY_SECONDS = 3.0
-# Of a partition so many of the newest segments are looked at, and so many places are read.
+# How many of the newest segments of a partition are examined, and how many records are sampled.
 SEGMENTS_MAX = 64
 PLACES_MAX = 4
 
 
 class Look(NamedTuple):
-    """One segment: when it was made, when it was last written to as far as that is known, and how large it is."""
+    """One segment: its creation time, the time of its last write as far as known, and its size."""
 
     topic: str
     partition: int
@@ -53,24 +55,24 @@ class Look(NamedTuple):
 
 
 class SegmentSurvey(NamedTuple):
-    """What was seen of the segments."""
+    """The observations of all segments."""
 
     looks: tuple[Look, ...] = ()
     damage: tuple[Damage, ...] = ()
-    # What a repair left placeholders for.
+    # Ranges that a repair replaced by placeholders.
     lost: tuple[Damage, ...] = ()
-    # Partitions without records that have no directory either.
+    # Partitions without records and without a directory.
     missing: tuple[str, ...] = ()
-    # What is of a newer version, in words.
+    # What has a newer version, as text.
     newer: tuple[str, ...] = ()
-    # By topic, how many segments there are.
+    # Number of segments by topic.
     counts: dict[str, int] = {}
     # Paths of staged segments.
     staged: tuple[str, ...] = ()
 
 
 def survey(engine: Engine) -> SegmentSurvey:
-    """Look at every partition, those that failed first, as long as there is time."""
+    """Examine every partition, failed ones first, as long as there is time."""
     return _Survey(engine).run()
 
 
@@ -90,7 +92,7 @@ class _Survey:
     def run(self) -> SegmentSurvey:
         deadline = self.files.monotonic() + SURVEY_SECONDS
         todo = list(self._partitions())
-        # Whatever was left out this time is as likely as the rest to come first the next time.
+        # A random order, so that partitions that are left out this time may come first the next time.
         seed = int.from_bytes(self.files.random_bytes(4), "little")
         todo.sort(key=lambda each: (not each[1].failed, hash((seed, each[1].slot))))
         for topic, partition in todo:
@@ -99,7 +101,7 @@ class _Survey:
             try:
                 self._look(topic, partition)
             except FileNotFoundError:
-                # Removed or dropped in this moment.
+                # Removed or dropped at this moment.
                 continue
         return SegmentSurvey(
             tuple(self.looks), tuple(self.damage), tuple(self.lost), tuple(self.missing), tuple(self.newer),
@@ -120,11 +122,11 @@ class _Survey:
         try:
             names = self.files.list_directory(partition.path)
         except FileNotFoundError:
-            # A drop ends a partition before it removes the directory: one that is alive has lost it.
+            # A drop marks a partition dead before it removes the directory: a live one has lost it.
             names = None
         bases = sorted(base for name in names or () if (base := segment_base(name)) is not None and base < end)
         if not partition.alive:
-            if not self.store.is_dropped(partition.slot):
+            if not self.store.is_dropped(partition.slot, partition.incarnation):
                 self._report(topic, partition, None, None, self.store.tails.path, "its slot in the tails was cleared")
             return
         if names is None and end > start:
@@ -133,7 +135,7 @@ class _Survey:
         if names is None:
             self.missing.append(partition_name(topic, partition.index))
             return
-        self.staged += [f"{partition.path}/{name}" for name in names if name.endswith(".staged")]
+        self.staged += [f"{partition.path}/{name}" for name in names if name.endswith(STAGED_SUFFIX)]
         self.counts[topic] = self.counts.get(topic, 0) + len(bases)
         known = len(self.damage) + len(self.newer)
         # Without any segment everything up to the end is missing.
@@ -154,7 +156,7 @@ class _Survey:
             size = self.files.stat_open(descriptor).size
             header = read_segment_header(self.files, descriptor)
             if header is None:
-                # An active one may be in the making.
+                # An active segment may be in creation.
                 if not active or size > HEADER_BYTES:
                     self._report(topic, partition, base, stop - 1, path, "the header is damaged")
                 return
@@ -167,7 +169,7 @@ class _Survey:
             if footer is None and active and state is not None and state.last:
                 frame = read_header(self.files.read(descriptor, FRAME_HEADER_BYTES, state.last))
                 newest = None if frame is None else frame.max_time
-            if footer is not None and footer.records < footer.span:
+            if footer is not None and footer.records < footer.span and not footer.flags & NOTHING_LOST:
                 self._find_lost(topic, partition, path, base, descriptor, footer)
         except VersionError as error:
             self.newer.append(f"{path}: {error.message}")
@@ -175,10 +177,10 @@ class _Survey:
         finally:
             self.files.close(descriptor)
         if active and state is not None:
-            # The zeros ahead of its frames were appended by nobody.
+            # The zeros ahead of its frames are not records.
             size = min(size, state.position)
         self.looks.append(Look(topic, partition.index, base, size, header.created, newest, active))
-        # The newest one may have been sealed or have grown meanwhile.
+        # The newest segment may have been sealed or have grown meanwhile.
         if state is None or base >= state.base or self._gone(partition, stop):
             return
         if footer is None:
@@ -193,7 +195,7 @@ class _Survey:
     def _find_lost(
         self, topic: str, partition: Partition, path: str, base: int, descriptor: int, footer: Index
     ) -> None:
-        """The placeholders in a segment whose footer counts fewer records than offsets, found by frame headers."""
+        """Find the placeholders of a segment whose footer counts fewer records than offsets, by its frame headers."""
         chain, stop = salt_chain(footer.salt), footer.position
         for found in walk(reading(self.files, descriptor), HEADER_BYTES, 0, chain, stop, bodies=False):
             if found.header.lost:
@@ -219,7 +221,7 @@ class _Survey:
             known = -1
             for place in sorted(places):
                 if place <= known:
-                    # Within a range that was named already.
+                    # Within a range that was reported already.
                     continue
                 try:
                     for frame in reader.frames(place, place + 1):
@@ -240,7 +242,7 @@ class _Survey:
             reader.close()
 
     def _gone(self, partition: Partition, stop: int) -> bool:
-        """Whether the records up to an offset were removed meanwhile."""
+        """Return whether the records up to an offset were removed meanwhile."""
         return not partition.alive or partition.start >= stop
 
     def _report(

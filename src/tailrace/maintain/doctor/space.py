@@ -1,4 +1,4 @@
-"""Room on the disk: what is left, how fast it goes, when it is gone; and what of it is worth a finding."""
+"""Room on the disk: what is left, how fast it shrinks, when it is used up, and the findings about it."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from tailrace.maintain.doctor.segments import Look
     from tailrace.types import Finding
 
-# With less than this a new segment with its header and zeros ahead does not fit.
+# With less than this a new segment with its header and preallocated zeros does not fit.
 FULL_BYTES = 1 << 20
-# A warning comes when less than a twentieth, and so many bytes or files, are free;
+# A warning is due when less than a twentieth, and fewer than this many bytes or files, are free;
 FREE_SHARE = 20
 FREE_FILES = 10_000
-# or when it is full within so many days at the rate of the last hours.
+# or when the disk will be full within this many days at the rate of the last hours.
 DAYS_LEFT = 7.0
 WINDOW_SECONDS = 24 * 3_600.0
-# What a younger log has got is taken to have come in so long, since one burst says nothing about days;
+# A younger log counts as at least this old, since one burst says nothing about days;
 YOUNG_SECONDS = 3_600.0
-# the rate of the last seconds counts when it fills the disk as soon as this.
+# the rate of the last seconds counts if it fills the disk within this time.
 SOON_SECONDS = 3_600.0
 SMALL_SEGMENTS = 1_000
 SMALL_BYTES = 1 << 20
 
 
 class Growth(NamedTuple):
-    """What limits a topic: how many bytes it may still grow by, and how long what it gets is kept; None is no limit."""
+    """The limits of a topic: how many bytes it may still grow by, and how long records are kept; None is no limit."""
 
     more_bytes: int | None
     seconds: float | None
 
 
 def rate_of(looks: Iterable[Look], now_us: int) -> float:
-    """Bytes a second that were appended over the last day, or in all the life of a younger log, but at least an hour.
+    """Return the bytes a second appended over the last day, or over the age of a younger log, but at least an hour.
 
-    A segment counts for the part of its life that lies within the day.
+    A segment counts for the part of its life within the day.
     """
     begin_us = now_us - round(WINDOW_SECONDS * 1e6)
     size = 0.0
@@ -59,7 +59,7 @@ def rate_of(looks: Iterable[Look], now_us: int) -> float:
 
 
 def expect(free: int, rate: float, lately: float, topics: Sequence[Growth]) -> tuple[float, float | None]:
-    """The rate to judge by, and the seconds left at it: that of the last seconds if it fills the disk very soon."""
+    """Return the rate to judge by, and the seconds left: the rate of the last seconds if it fills the disk soon."""
     soon = seconds_left(free, lately, topics)
     if soon is not None and soon < SOON_SECONDS:
         return lately, soon
@@ -67,7 +67,7 @@ def expect(free: int, rate: float, lately: float, topics: Sequence[Growth]) -> t
 
 
 def growth_of(entry: TopicEntry, size: int) -> Growth:
-    """How far the settings of a topic let it grow."""
+    """Return how far the settings of a topic let it grow."""
     settings = entry.settings
     retain, limit = settings.get("retain", "forever"), settings.get("retain_bytes")
     if settings.get("keep_unread") or (limit is None and retain in ("forever", "read")):
@@ -79,7 +79,7 @@ def growth_of(entry: TopicEntry, size: int) -> Growth:
 
 
 def seconds_left(free: int, rate: float, topics: Sequence[Growth]) -> float | None:
-    """Seconds until the disk is full at a rate; None when nothing is appended, or limits stop it before."""
+    """Return the seconds until the disk is full at a rate; None if nothing is appended, or limits stop it before."""
     if rate <= 0:
         return None
     if any(topic.more_bytes is None and topic.seconds is None for topic in topics):
@@ -90,7 +90,7 @@ def seconds_left(free: int, rate: float, topics: Sequence[Growth]) -> float | No
 
 
 def check_room(room: Room, left: float | None, rate: float, commands: Commands) -> Iterator[Finding]:
-    """Bytes and files that are left, and the days until there are none."""
+    """Yield findings about the bytes and files that are left, and the days until there are none."""
     free = f"{format_size(room.free_bytes)} of {format_size(room.bytes)} are free"
     soon = f", full in {_days(left)} at {format_size(round(rate))}/s" if left is not None else ""
     vacuum = commands.tailrace("vacuum", options=("--dry-run",))
@@ -110,7 +110,7 @@ def check_room(room: Room, left: float | None, rate: float, commands: Commands) 
 
 
 def check_segments(looks: Iterable[Look], counts: dict[str, int], commands: Commands) -> Iterator[Finding]:
-    """Topics that are cut into very many small files."""
+    """Yield findings about topics that are cut into very many small files."""
     sizes: dict[str, list[int]] = {}
     for look in looks:
         if not look.active:

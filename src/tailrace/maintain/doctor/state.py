@@ -1,4 +1,4 @@
-"""The state of a log: failed partitions, what a dead process left, the journal, locks; what of it to tell."""
+"""The state of a log: failed partitions, leftovers of dead processes, the journal, locks; and findings about them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from tailrace.types import Damage, Finding
 
 UPGRADE = "pip install --upgrade tailrace"
-# More files than this are never there for long.
+# More files than this exist only briefly.
 JOURNAL_FILES_MAX = 4
-# A staged segment that is so old belongs to nobody who is still at work.
+# A staged segment of this age has no live writer.
 STAGED_SECONDS = 86_400.0
-# A process that has this share of its descriptors open will soon have none left.
+# A process that uses this share of its descriptors will soon have none left.
 DESCRIPTORS_SHARE = 0.9
 
 
 def check_words(words: Words | None, locks: Locks | None, commands: Commands) -> Iterator[Finding]:
-    """What the tails say of this boot: failures, and what a process left that died."""
+    """Yield findings from the tails of this boot: failures, and what a dead process left."""
     if words is None or not words.believable:
         return
     repair = commands.tailrace("repair")
     writing = commands.tailrace("vacuum")
-    # A repair works alone.
+    # A repair needs the log exclusively.
     open_in = [] if locks is None else list(map(str, locks.writers))
     first = f" A repair needs the log for itself: end process {', '.join(open_in)} first." if open_in else ""
     if words.log_failed:
@@ -46,26 +46,26 @@ def check_words(words: Words | None, locks: Locks | None, commands: Commands) ->
         what = f"What is stored is not what was acknowledged, in {counted(len(damaged), 'partition')}: "
         yield finding("damaged-partition", what + f"{named(damaged)}.{first}", repair)
     if words.mismatches:
-        told = named(words.mismatches)
-        yield finding("tails-damaged", f"The tails file is damaged, in the slots of {told}.", writing)
-    # Where a writer met it, the partition is called damaged already.
+        slots = named(words.mismatches)
+        yield finding("tails-damaged", f"The tails file is damaged, in the slots of {slots}.", writing)
+    # Where a writer met the damage, the partition is marked damaged already.
     blind = [name for name in words.blind if name not in damaged]
     if blind:
-        what = f"The tails file is damaged: neither of the two blocks checks that say how {named(blind)} goes on."
+        what = f"The tails file is damaged: neither of the two checksummed blocks of {named(blind)} is valid."
         yield finding("tails-damaged", what, commands.tailrace("repair", options=("--dry-run",)))
     held = {each.name for each in locks.held} if locks is not None else set()
-    # Whoever holds the journal is about to decide it.
+    # The holder of the journal lock is about to decide it.
     if (words.unresolved or any(slot.pending for slot in words.slots)) and not held:
         pending = [slot.name for slot in words.slots if slot.pending and not slot.failed]
         what = "A process died in the middle of a commit over several partitions"
         yield finding("unresolved-transaction", f"{what}: {named(pending)}." if pending else f"{what}.", writing)
-    behind = [slot for slot in words.slots if slot.end > slot.safe and not slot.failed]
-    # Where nothing is visible that is not on disk, the next append sets it right and nobody need know.
-    syncing = [slot.name for slot in behind if slot.syncing and slot.name not in held]
+    unsynced = [slot for slot in words.slots if slot.end > slot.safe and not slot.failed]
+    # If everything visible is on disk, the next append repeats the sync and there is nothing to report.
+    syncing = [slot.name for slot in unsynced if slot.syncing and slot.name not in held]
     if syncing:
         yield finding("interrupted-sync", f"A process died while it synced {named(syncing)}.", writing)
     if locks is not None and not locks.writers:
-        unsafe = [slot for slot in behind if slot.name not in syncing]
+        unsafe = [slot for slot in unsynced if slot.name not in syncing]
         if unsafe:
             records = counted(sum(slot.end - slot.safe for slot in unsafe), "record")
             what = f"Up to {records} are not on disk yet, in {named(slot.name for slot in unsafe)}."
@@ -73,7 +73,7 @@ def check_words(words: Words | None, locks: Locks | None, commands: Commands) ->
 
 
 def check_recovery(words: Words | None, journal: Journal, locks: Locks | None, commands: Commands) -> Iterator[Finding]:
-    """A log whose tails cannot be believed: another boot, a copy, another machine."""
+    """Yield findings about a log whose tails are not valid: another boot, a copy, another machine."""
     if words is not None and words.believable:
         return
     if locks is not None and locks.writers and locks.alone is None:
@@ -82,7 +82,7 @@ def check_recovery(words: Words | None, journal: Journal, locks: Locks | None, c
         yield finding("open-elsewhere", what, f"ps -p {','.join(map(str, locks.writers))} -o pid,lstart,args")
         return
     if locks is not None and locks.alone is not None:
-        # It is being recovered right now, which another check says.
+        # It is being recovered right now, which another check reports.
         return
     left = []
     if words is None:
@@ -98,7 +98,7 @@ def check_recovery(words: Words | None, journal: Journal, locks: Locks | None, c
     if journal.entries:
         left.append(f"{counted(journal.entries, 'commit')} may be in the journal only")
     if not left:
-        # Closed in good order; opening it on another boot is a matter of milliseconds.
+        # Closed cleanly; opening it on another boot takes milliseconds.
         return
     cause = "The log was not closed before the machine stopped"
     if words is None:
@@ -109,7 +109,7 @@ def check_recovery(words: Words | None, journal: Journal, locks: Locks | None, c
 
 
 def check_journal(words: Words | None, journal: Journal, commands: Commands) -> Iterator[Finding]:
-    """The journal's files."""
+    """Yield findings about the journal's files."""
     if journal.damaged:
         what = f"The journal is damaged: {named(journal.damaged)}."
         yield finding("journal-damaged", what, commands.tailrace("repair"))
@@ -122,7 +122,7 @@ def check_journal(words: Words | None, journal: Journal, commands: Commands) -> 
 
 
 def check_damage(damage: Sequence[Damage], commands: Commands) -> Iterator[Finding]:
-    """Damaged ranges, a finding for each partition."""
+    """Yield a finding about damaged ranges for each partition."""
     by_place: dict[str, list[Damage]] = {}
     cleared = []
     for each in damage:
@@ -134,43 +134,43 @@ def check_damage(damage: Sequence[Damage], commands: Commands) -> Iterator[Findi
         what = f"The tails file is damaged: what it said of {named(cleared)} was cleared."
         yield finding("tails-damaged", what, commands.tailrace("repair", options=("--dry-run",)))
     for place, ranges in by_place.items():
-        told = named(
+        offsets = named(
             f"{each.first} to {'the end' if each.last is None else each.last} ({each.reason})"
             if each.first is not None
             else f"unknown ({each.reason})"
             for each in ranges
         )
         files = named(dict.fromkeys(each.file for each in ranges))
-        what = f"Records of {place} are damaged: offsets {told}; in {files}."
+        what = f"Records of {place} are damaged: offsets {offsets}; in {files}."
         yield finding("damaged-range", what, commands.tailrace("repair", options=("--dry-run",)))
 
 
 def check_directories(missing: Sequence[str], commands: Commands) -> Iterator[Finding]:
-    """Partitions that have no records, and no directory any more for those to come."""
+    """Yield a finding about partitions without records whose directory is missing."""
     if missing:
         what = f"The directory is missing of {counted(len(missing), 'partition')} without records: {named(missing)}."
         yield finding("damaged-directory", what, commands.tailrace("repair", options=("--dry-run",)))
 
 
 def check_newer(newer: Sequence[str]) -> Iterator[Finding]:
-    """Segments of a newer version."""
+    """Yield a finding about segments of a newer version."""
     if newer:
         yield finding("newer-version", f"Records cannot be read: {named(each.rstrip('.') for each in newer)}.", UPGRADE)
 
 
 def check_lost(lost: Sequence[Damage], commands: Commands) -> Iterator[Finding]:
-    """Ranges that a repair gave up, a finding for each partition."""
+    """Yield a finding for each partition about the ranges that a repair gave up."""
     by_place: dict[tuple[str, int], list[Damage]] = {}
     for each in lost:
         by_place.setdefault((each.topic or "", each.partition or 0), []).append(each)
     for (topic, partition), ranges in by_place.items():
-        told = named(f"{each.first} to {each.last}" for each in ranges)
-        what = f"Records of {topic}[{partition}] were lost, and a repair marked them: offsets {told}."
+        offsets = named(f"{each.first} to {each.last}" for each in ranges)
+        what = f"Records of {topic}[{partition}] were lost, and a repair marked them: offsets {offsets}."
         yield finding("lost-range", what, commands.tailrace("verify", topic))
 
 
 def check_leftovers(quarantine: Leftover, links: Leftover, commands: Commands) -> Iterator[Finding]:
-    """What repairs and backups left."""
+    """Yield findings about what repairs and backups left."""
     if quarantine.files:
         size = format_size(quarantine.bytes)
         what = f"{counted(quarantine.files, 'file')} with {size} lie in quarantine, in {quarantine.path}."
@@ -184,13 +184,13 @@ def check_leftovers(quarantine: Leftover, links: Leftover, commands: Commands) -
 
 
 def check_locks(locks: Locks | None, machine: Machine, now_us: int, commands: Commands) -> Iterator[Finding]:
-    """Who holds locks for longer than work takes, and who of those that have the log open is stopped."""
+    """Yield findings about locks held longer than work takes, and stopped processes that have the log open."""
     if locks is None:
         return
     stopped: set[int] = set()
     for each in locks.held:
         process = machine.process(each.pid)
-        told = process.told if process is not None else f"process {each.pid}"
+        holder = process.description if process is not None else f"process {each.pid}"
         waiting = (
             f"; {each.waiting} others wait for it"
             if each.waiting > 1
@@ -200,22 +200,22 @@ def check_locks(locks: Locks | None, machine: Machine, now_us: int, commands: Co
         )
         if process is not None and process.stopped:
             stopped.add(each.pid)
-            what = f"{_capital(told)} is stopped and holds the lock of {each.name}{waiting}."
+            what = f"{_capital(holder)} is stopped and holds the lock of {each.name}{waiting}."
             yield finding("stopped-holder", what, f"kill -CONT {each.pid}")
         else:
             disk = " and waits for the disk" if process is not None and process.state == "D" else ""
-            what = f"{_capital(told)} holds the lock of {each.name}{disk}, and has not got on for a second{waiting}."
+            what = f"{_capital(holder)} holds the lock of {each.name}{disk}, and has not got on for a second{waiting}."
             yield finding("lock-held", what, f"ps -p {each.pid} -o pid,stat,etime,wchan:20,args")
     yield from _check_alone(locks, machine, now_us)
     for pid in locks.writers:
         process = machine.process(pid)
         if process is not None and process.stopped and pid not in stopped:
-            what = f"{_capital(process.told)} has the log open and is stopped."
+            what = f"{_capital(process.description)} has the log open and is stopped."
             yield finding("stopped-process", what, f"kill -CONT {pid}")
         descriptors = machine.descriptors_of(pid)
         if process is not None and descriptors is not None and descriptors[0] >= DESCRIPTORS_SHARE * descriptors[1]:
-            what = f"{_capital(process.told)} has {descriptors[0]:,} of its {descriptors[1]:,} descriptors open."
-            # Twice as many as it may have now.
+            what = f"{_capital(process.description)} has {descriptors[0]:,} of its {descriptors[1]:,} descriptors open."
+            # Twice the current limit.
             yield finding("few-descriptors-left", what, f"prlimit --pid {pid} --nofile={2 * descriptors[1]}:")
 
 
@@ -223,20 +223,20 @@ def _check_alone(locks: Locks, machine: Machine, now_us: int) -> Iterator[Findin
     if locks.alone is None:
         return
     process = machine.process(locks.alone)
-    told = _capital(process.told if process is not None else f"process {locks.alone}")
+    holder = _capital(process.description if process is not None else f"process {locks.alone}")
     note = locks.note or {}
     since = note.get("since")
     known = note.get("pid") == locks.alone and isinstance(since, int)
     age = f" for {format_duration(max(0.0, now_us / 1e6 - since))}" if known and isinstance(since, int) else ""
     show = f"ps -p {locks.alone} -o pid,stat,etime,args"
     if note.get("why") == "recovering":
-        yield finding("recovering", f"{told} has been recovering the log{age}.", show)
+        yield finding("recovering", f"{holder} has been recovering the log{age}.", show)
     else:
-        yield finding("exclusive", f"{told} has had the log open exclusively{age}.", show)
+        yield finding("exclusive", f"{holder} has had the log open exclusively{age}.", show)
 
 
 def check_staged(staged: Sequence[tuple[str, int, float]], now: float, commands: Commands) -> Iterator[Finding]:
-    """Staged segments (path, bytes, time of the last write) that nobody has adopted for a long time."""
+    """Yield a finding about staged segments (path, bytes, time of the last write) that were not committed for long."""
     old = [each for each in staged if now - each[2] > STAGED_SECONDS]
     if old:
         size = format_size(sum(each[1] for each in old))

@@ -1,4 +1,4 @@
-"""What a log lives in: file system, permissions, limits, the clock; and what of it is worth a finding."""
+"""The surroundings of a log: file system, permissions, limits, the clock, and the findings about them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from tailrace.maintain.doctor.segments import Look
     from tailrace.types import Finding
 
-# Other machines are behind these, or they do without what a log needs.
+# Network file systems, or such that lack what a log needs.
 UNSUPPORTED = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "ncpfs", "gpfs", "beegfs",
      "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.mergerfs", "vboxsf",
      "davfs", "ocfs2", "gfs2", "prl_fs", "vmhgfs"}
 )  # fmt: skip
 MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-# A clock may be off by so much between two looks, or two machines that made records.
+# How far clocks may differ between two looks, or between two machines that wrote records.
 TOLERANCE_SECONDS = 5.0
-# A segment that was staged elsewhere is older than the one before it by as much as its commit took.
+# A segment that was staged elsewhere is older than the one before it by the duration of its commit.
 JUMP_SECONDS = 600.0
 FUTURE_SECONDS = 300.0
-# What a process needs beside two descriptors for each partition that it has open, of which there are so many at most.
+# Descriptors that a process needs besides two for each open partition, and the maximum of open partitions.
 DESCRIPTORS_SPARE = 64
 PARTITIONS_OPEN_MAX = 256
 QUEUES_SHARE = 0.9
-# Names of files in findings about owners are looked up of so many.
+# How many files are checked for their owners.
 OWNED_MAX = 2_000
 
 
 def check_mount(mount: Mount | None, commands: Commands) -> Iterator[Finding]:
-    """The file system and how it is mounted."""
+    """Yield findings about the file system and its mount options."""
     if mount is None:
         return
     kind, options = mount.type, mount.options
@@ -65,13 +65,13 @@ def check_mount(mount: Mount | None, commands: Commands) -> Iterator[Finding]:
 
 
 def check_read_only(room: Room, mount: Mount | None, commands: Commands) -> Iterator[Finding]:
-    """A file system that takes no writes, where its mount does not say so."""
+    """Yield a finding about a file system that takes no writes although its mount does not say so."""
     if room.read_only and (mount is None or "ro" not in mount.options):
         yield finding("read-only-mount", "The file system of the log is read-only.", f"findmnt -T {commands.directory}")
 
 
 def check_permissions(machine: Machine, path: str, below: Sequence[str], commands: Commands) -> Iterator[Finding]:
-    """Whether this user may write, and whether all files are one user's."""
+    """Yield findings about whether this user may write, and whether all files belong to one user."""
     owners = machine.owners([path, *below[:OWNED_MAX]])
     most = max(owners, key=lambda owner: len(owners[owner]), default=0)
     user = quote(machine.user_name(most))
@@ -81,13 +81,13 @@ def check_permissions(machine: Machine, path: str, below: Sequence[str], command
         yield finding("no-write-permission", what, f"ls -ld {commands.directory} {quote(closed[0])}")
     if len(owners) > 1:
         others = [paths[0] for owner, paths in owners.items() if owner != most]
-        told = ", ".join(f"{len(paths):,} of {machine.user_name(owner)}" for owner, paths in sorted(owners.items()))
-        what = f"Files of the log belong to several users ({told}), such as {named(others)}."
+        counts = ", ".join(f"{len(paths):,} of {machine.user_name(owner)}" for owner, paths in sorted(owners.items()))
+        what = f"Files of the log belong to several users ({counts}), such as {named(others)}."
         yield finding("mixed-owners", what, f"sudo chown -R {user} {commands.directory}")
 
 
 def check_limits(partitions: int, descriptors_max: int, queues: tuple[int, int] | None) -> Iterator[Finding]:
-    """Descriptors and event queues."""
+    """Yield findings about descriptors and event queues."""
     need = 2 * min(partitions, PARTITIONS_OPEN_MAX) + DESCRIPTORS_SPARE
     if descriptors_max < need:
         have = f"A process may have {descriptors_max:,} descriptors open"
@@ -104,10 +104,10 @@ def check_limits(partitions: int, descriptors_max: int, queues: tuple[int, int] 
 def check_clock(
     looks: Iterable[Look], newest: Sequence[tuple[str, int]], now_us: int, commands: Commands
 ) -> Iterator[Finding]:
-    """Segments that were made later than now, segments made before the one before them, records from the future.
+    """Yield findings about segments created after now or before their predecessor, and records from the future.
 
-    `newest` has the time of the newest record of each partition, by name. A segment notes when it was made by the
-    clock of its machine; the time of a record may be given by whoever appends it.
+    `newest` has the time of the newest record of each partition, by name. A segment stores its creation time by the
+    clock of its machine; the timestamp of a record may be given by the caller that appends it.
     """
     ordered = sorted(looks, key=lambda look: (look.topic, look.partition, look.base))
     tolerance = round(TOLERANCE_SECONDS * 1e6)
