@@ -1,1 +1,4 @@
-"""Rigs: what proves by breaking. docs/rigs.md says which one proves what."""
+"""Rigs: what proves by breaking (docs/rigs.md)."""
+
+# The exit code of a rig that lacks something it needs, such as root or Java; what it lacks is on its stderr.
+CANNOT_RUN = 77

@@ -1,4 +1,4 @@
-"""The long versions: `python -m tests.rigs.faults WHAT [--minutes M] [--seed S]`.
+"""The long versions: `python -m tests.rigs.faults WHAT... [--minutes M] [--seed S]`, one after another.
 
 WHAT is sigkill, flip or interrupts; groups (members killed, stopped and evicted), chains (process() under kills) or
 takeover (how long the partitions of a killed member are without a reader); strace (system calls that fail or kill, each
@@ -15,6 +15,8 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.rigs import CANNOT_RUN
 
 # Whether something is wrong, and the text for a person.
 Outcome = tuple[bool, str]
@@ -97,6 +99,13 @@ def copies(home: Path, seed: int, given: argparse.Namespace) -> Outcome:
     return bool(result.faults), "\n".join([result.text(), *[f"FAULT: {fault}" for fault in result.faults]])
 
 
+def lacking(what: str) -> str | None:
+    """Why a run cannot be made on this machine; None when it can."""
+    from tests.rigs.faults import filesystem, strace
+
+    return {"strace": strace.missing, "full": filesystem.missing}.get(what, lambda: None)()
+
+
 RUNS = {
     "sigkill": sigkill, "flip": flip, "interrupts": interrupts, "groups": groups, "chains": chains,
     "takeover": takeover, "strace": strace, "full": full, "soak": soak, "copies": copies,
@@ -105,7 +114,7 @@ RUNS = {
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.rigs.faults", description=__doc__)
-    parser.add_argument("what", choices=tuple(RUNS))
+    parser.add_argument("what", nargs="+", choices=tuple(RUNS))
     parser.add_argument("--minutes", type=float, help="how long; flip without it flips every byte")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
     parser.add_argument("--count", type=int, help="flip: so many bytes besides the structural ones, not all")
@@ -118,11 +127,21 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     faulthandler.enable()
     seed = random.SystemRandom().randrange(2**30) if given.seed is None else given.seed
-    home: Path = given.directory or Path(tempfile.mkdtemp(prefix=f"tailrace-{given.what}-"))
+    codes = [run(what, seed, given) for what in given.what]
+    # What ran decides; a machine that can run none of them lacks something.
+    return max((code for code in codes if code != CANNOT_RUN), default=CANNOT_RUN)
+
+
+def run(what: str, seed: int, given: argparse.Namespace) -> int:
+    """Run one of them, print what came of it, and return its exit code."""
+    if reason := lacking(what):
+        print(f"SKIPPED: {what}: {reason}", file=sys.stderr)
+        return CANNOT_RUN
+    home: Path = given.directory or Path(tempfile.mkdtemp(prefix=f"tailrace-{what}-"))
     home.mkdir(parents=True, exist_ok=True)
-    bad, text = RUNS[given.what](home, seed, given)
+    bad, text = RUNS[what](home, seed, given)
     verdict = "FAILED" if bad else "passed"
-    print(f"{given.what} {verdict}: {text} · seed {seed}")
+    print(f"{what} {verdict}: {text} · seed {seed}", flush=True)
     if bad:
         print(f"left for a look: {home}", file=sys.stderr)
     elif given.directory is None:

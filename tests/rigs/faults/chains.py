@@ -23,7 +23,7 @@ from zlib import crc32
 import tailrace
 from tailrace.errors import LockedError, OwnershipError, PartitionLostError
 from tailrace.groups.consumer import Consumer
-from tailrace.write.transaction import Transaction
+from tailrace.local.transaction import LocalTransaction
 from tests.rigs.faults.harness import ADOPT_BYTES, JOURNAL_BYTES, stopped
 from tests.rigs.faults.herd import Beast, Body, Herd, tell
 from tests.rigs.faults.notes import Notes, read_notes
@@ -108,7 +108,7 @@ def worker(source: str, target: str, group: str) -> Body:
 
 def mark(where: Counter) -> None:
     """Have this process say where it is."""
-    poll, end = Consumer.poll, Transaction._commit
+    poll, end = Consumer.poll, LocalTransaction.commit
 
     def marked_poll(self: Consumer, *arguments: Any, **named: Any) -> Any:
         where.value = WAITING
@@ -116,13 +116,14 @@ def mark(where: Counter) -> None:
         where.value = IN_FUNCTION
         return batch
 
-    def marked_commit(self: Transaction, *arguments: Any) -> None:
+    def marked_commit(self: LocalTransaction, *arguments: Any) -> Any:
         where.value = IN_COMMIT
-        end(self, *arguments)
+        positions = end(self, *arguments)
         where.value = WAITING
+        return positions
 
     Consumer.poll = marked_poll  # type: ignore[method-assign]
-    Transaction._commit = marked_commit  # type: ignore[method-assign]
+    LocalTransaction.commit = marked_commit  # type: ignore[method-assign]
 
 
 def write(home: Path, name: str, life: int, random: Random) -> None:

@@ -297,7 +297,7 @@ class Sweep:
         for name, position in self.places:
             size = (self.original / name).stat().st_size
             if name.endswith(".seg"):
-                kept = position < 64 + 80 or position >= size - 96
+                kept = position < 64 + 96 or position >= size - 96
             elif name == "tails":
                 kept = position < 136 or 4_096 <= position < 4_096 + 256 * 4
             elif name.endswith(".wal"):

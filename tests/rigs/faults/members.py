@@ -204,7 +204,7 @@ class Member:
                 runs.append(last)
             last[3] += 1
             last[4] = crc32(record.value or b"", last[4])
-        self.notes.say(handed=self.batch, membership=self.consumer._session.last_membership, runs=runs)
+        self.notes.say(handed=self.batch, membership=self.consumer._session.membership.last_member, runs=runs)
 
     def _note_lost(self, where: str, error: PartitionLostError) -> None:
         self.notes.say(lost=where, error=str(error))

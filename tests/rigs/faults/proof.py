@@ -177,7 +177,8 @@ class Proof:
 
     def _check_snapshot(self, state: GroupState, offset: int, record: dict[str, Any]) -> None:
         self.counts["snapshots"] += 1
-        wanted = json.loads(state.snapshot({topic for topic, _ in [*state.owners, *state.cursors]}))["snapshot"]
+        (value,) = state.snapshot({topic for topic, _ in [*state.owners, *state.cursors]}).values
+        wanted = json.loads(value)["snapshot"]
         for name in ("members", "owners", "cursors"):
             # What was stored of a topic that was dropped before the snapshot is not in it.
             told, computed = (
@@ -258,21 +259,21 @@ class Proof:
 
     def _check_stretches(self) -> None:
         """Each begins where the one before ended, and was handed out without a gap as far as it may."""
-        by_seat: dict[str, dict[Place, list[Run]]] = {}
+        by_member: dict[str, dict[Place, list[Run]]] = {}
         self.life_of: dict[str, Life] = {}
         for life in self.lives:
             for membership, runs in life.runs.items():
                 self.life_of[membership] = life
                 for run in runs:
-                    by_seat.setdefault(membership, {}).setdefault(run.place, []).append(run)
+                    by_member.setdefault(membership, {}).setdefault(run.place, []).append(run)
         last: dict[Place, int] = {}
         for stretch in self.stretches:
             place = stretch.place
             if stretch.first != last.get(place, 0):
                 self.fault(f"{self.where(place)} was taken at {stretch.first}, left at {last.get(place, 0)}")
             last[place] = stretch.stop
-            self._check_stretch(stretch, by_seat.get(stretch.member, {}).get(place, []))
-        for membership, places in by_seat.items():
+            self._check_stretch(stretch, by_member.get(stretch.member, {}).get(place, []))
+        for membership, places in by_member.items():
             for place, runs in places.items():
                 if runs:
                     self.fault(f"{membership} was handed {self.where(place)} {runs[0]} outside of what it owned")

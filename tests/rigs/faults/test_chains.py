@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.meaning import record_meaning
 
 ROOT = Path(__file__).parents[3]
@@ -46,8 +44,3 @@ def check(result: dict[str, Any], kills: int) -> None:
 
 def test_a_chain_killed_a_few_times(tmp_path, seed):
     check(run(tmp_path, seed, 2.5), kills=8)
-
-
-@pytest.mark.slow
-def test_a_chain_killed_many_times(tmp_path, seed):
-    check(run(tmp_path, seed + 1, 9.0), kills=30)

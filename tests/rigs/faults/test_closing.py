@@ -34,7 +34,7 @@ def test_a_sync_that_fails_in_the_checkpoint_of_a_close_is_told(path, tailrace_f
         log.close()
     assert fault.fired
     assert "journal" in caught.value.hint
-    assert log.is_closed()
+    assert log.closed
     with tailrace.open(path) as again:
         # It was acknowledged, and the journal has it: it is there, and its partition takes no more.
         assert [record.text for record in again.topic("left").read()] == ["there", "new"]
@@ -85,7 +85,7 @@ def test_what_ended_the_block_is_not_hidden(path, tailrace_faults):
         raise ZeroDivisionError
     assert fault.fired
     assert "Closing the log failed as well" in caught.value.__notes__[0]
-    assert log.is_closed()
+    assert log.closed
 
 
 def test_an_exit_without_a_close_writes_no_traceback(path):

@@ -11,8 +11,8 @@ from tests.rigs.faults import copies
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_copies_of_a_living_log(tmp_path, seed):
-    result = copies.main(tmp_path, seed, 12.0)
+    result = copies.main(tmp_path, seed, 6.0)
     assert not result.faults, result.faults[0]
-    assert result.copies >= 3
-    assert result.promised > 1_000
+    assert result.copies >= 2
+    assert result.promised > 500
     record_meaning(acknowledged=result.promised - result.named)

@@ -105,19 +105,14 @@ def test_a_handler_does_not_take_the_lock_that_the_call_beneath_it_waits_for(log
     left = store.partition(log.engine.entry("left").slots[0])
     flock, tries = left.files.flock, []
 
-    class Contended:
+    def contended(descriptor: int, operation: int) -> None:
         """The first try of both calls meets another process."""
+        if len(tries) < 2 and descriptor == left.lock.descriptor:
+            tries.append(operation)
+            raise BlockingIOError
+        flock(descriptor, operation)
 
-        def flock(self, descriptor: int, operation: int) -> None:
-            if len(tries) < 2 and descriptor == left.lock.descriptor:
-                tries.append(operation)
-                raise BlockingIOError
-            flock(descriptor, operation)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(left.files, name)
-
-    monkeypatch.setattr(left.lock, "files", Contended())
+    monkeypatch.setattr(left.lock, "flock", contended)
     once(monkeypatch, DirectoryLock, "_wait")
     with handling(lambda: transact(log)) as caught:
         assert log.topic("left").append("beneath", durable=False).offset == 1

@@ -5,6 +5,7 @@ First at every moment, one after another (see inject.py), then by real signals, 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -12,8 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -35,13 +37,12 @@ HANG_SECONDS_MAX = 2.0
 SLOW = pytest.mark.slow
 Write = Callable[[tailrace.Log, list[str]], object]
 
-# A descriptor of a directory to sync, or one about to be closed: no lock is held through it.
-# The last one is closed together with the traceback that still holds it.
+# Places at which one descriptor is lost, through which no lock is held: one of a directory to sync, or one about to
+# be closed.
 UNAVOIDABLE = {
     "Files.sync_directory after open",
     "JournalFile.close",
     "Segment.close",
-    "read_segment_header",
 }
 
 
@@ -139,8 +140,8 @@ class Bench:
         engine = self.log.engine
         engines._registry.remove(engine)
         engine.closed = True
-        self.log.live = None
-        self.log.closed = True
+        self.log.backend.live = None
+        self.log.backend.closed = True
 
     def close(self) -> None:
         with in_time():
@@ -163,12 +164,19 @@ class Bench:
         there = [sum(text.rstrip(".") == value for text in found) for value in values]
         if max(there) > 1:
             return "a record is doubled"
-        count = sum(there)
-        if count not in self.whole:
-            return f"{count} records of one write are there"
-        if (now := len(os.listdir("/proc/self/fd"))) > self.recently_open:
-            return f"{now - self.recently_open} descriptors are lost"
+        total = sum(there)
+        if total not in self.whole:
+            return f"{total} records of one write are there"
+        if self.descriptors_more():
+            # Python keeps a traceback, and what the frames in it have open, in cycles; this process does not collect.
+            gc.collect()
+            if lost := self.descriptors_more():
+                return f"{lost} descriptors are lost"
         return None
+
+    def descriptors_more(self) -> int:
+        """Return how many descriptors are open beyond those that the log had when it was new."""
+        return max(0, len(os.listdir("/proc/self/fd")) - self.recently_open)
 
     whole: tuple[int, ...] = (0,)
 
@@ -198,10 +206,6 @@ def memory_path(tmp_path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-# These read the catalog or a topic: a segment they had open is closed together with the traceback that holds it.
-READING = (create, trim, read)
-
-
 # Python reports an interrupt inside a finalizer and goes on; the alarm clock is taken, see in_time().
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(300, method="thread")
@@ -211,42 +215,75 @@ READING = (create, trim, read)
         (append, 1, None),
         (append_durably, 1, None),
         (extend, 3, None),
-        pytest.param(extend_over_partitions, 4, None, marks=SLOW),
-        pytest.param(transact, 3, None, marks=SLOW),
         (roll, 1, None),
-        pytest.param(expect_another_offset, 0, None),
-        pytest.param(append, 1, leave_a_dead_commit, id="append-after-a-dead-commit"),
-        pytest.param(transact, 3, leave_a_dead_commit, id="transact-after-a-dead-commit", marks=SLOW),
+        (expect_another_offset, 0, None),
         pytest.param(append, 1, leave_nothing_open, id="append-after-an-interrupt"),
-        pytest.param(transact, 3, leave_nothing_open, id="transact-after-an-interrupt", marks=SLOW),
-        pytest.param(create, 0, None, marks=SLOW),
-        pytest.param(trim, 0, None, marks=SLOW),
-        pytest.param(read, 0, None, marks=SLOW),
     ],
 )
 def test_interrupt_at_every_moment(memory_path, monkeypatch, write: Write, whole: int, prepare: Write | None):
-    interrupt_at_every_moment(memory_path, monkeypatch, write, whole, prepare)
+    interrupt_at_moments(memory_path, monkeypatch, write, whole, prepare)
+
+
+# The seed says at which of these moments the first interrupt comes; the long test has one at each.
+STEP = 4
+
+
+@SLOW
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(300, method="thread")
+@pytest.mark.parametrize("step", [STEP, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("write", "whole", "prepare"),
+    [
+        (extend_over_partitions, 4, None),
+        (transact, 3, None),
+        pytest.param(append, 1, leave_a_dead_commit, id="append-after-a-dead-commit"),
+        pytest.param(transact, 3, leave_a_dead_commit, id="transact-after-a-dead-commit"),
+        pytest.param(transact, 3, leave_nothing_open, id="transact-after-an-interrupt"),
+        (create, 0, None),
+        (trim, 0, None),
+        (read, 0, None),
+    ],
+)
+def test_interrupt_at_many_moments(memory_path, monkeypatch, seed, write, whole, prepare, step):
+    interrupt_at_moments(memory_path, monkeypatch, write, whole, prepare, moments=count(1 + seed % step, step))
 
 
 # Python reports an interrupt inside a finalizer and goes on; the alarm clock is taken, see in_time().
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(300, method="thread")
-@pytest.mark.parametrize(("write", "whole"), [(roll, 1), pytest.param(transact, 3, marks=SLOW)])
-def test_three_interrupts_in_a_row_at_every_moment(memory_path, monkeypatch, write: Write, whole: int):
+@pytest.mark.parametrize(
+    ("write", "whole", "step"),
+    [
+        (roll, 1, 1),
+        pytest.param(transact, 3, STEP, marks=SLOW),
+        pytest.param(transact, 3, 1, marks=pytest.mark.long),
+    ],
+)
+def test_three_interrupts_in_a_row(memory_path, monkeypatch, seed, write: Write, whole: int, step: int):
     """What they leave locked, the next write of this thread releases, and forgets what the first one had cached."""
-    interrupt_at_every_moment(memory_path, monkeypatch, write, whole, None, more=2)
+    moments = count(1 + seed % step, step)
+    interrupt_at_moments(memory_path, monkeypatch, write, whole, None, more=2, moments=moments)
 
 
-def interrupt_at_every_moment(
-    home: Path, monkeypatch: pytest.MonkeyPatch, write: Write, whole: int, prepare: Write | None, more: int = 0
+def interrupt_at_moments(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Write,
+    whole: int,
+    prepare: Write | None,
+    more: int = 0,
+    moments: Iterable[int] | None = None,
 ) -> None:
     monkeypatch.setattr(settings, "TUNING", Tuning(background=False, journal_bytes=65_536))
+    # An interrupt while a generator is closed by its finalizer is reported there. The hook of pytest would keep it,
+    # with its traceback and the files that the frames in it have open.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _unraisable: None)
     bench = Bench(home)
     bench.whole = (0, whole)
     wrong: dict[str, list[str]] = {}
-    number = further = 0
-    while True:
-        number += 1
+    tried = further = 0
+    for number in moments or count(1):
         values = [f"v{number}.{at}" for at in range(4)]
         injector = Injector(number, more=more)
         try:
@@ -256,12 +293,13 @@ def interrupt_at_every_moment(
                 injector.run(lambda values=values: write(bench.log, values))
             if not injector.place:
                 break
+            tried += 1
             further += len(injector.next_places)
             problem = bench.look(values, number, more)
         except Hang:
             problem = "the interrupted write hangs"
         assert number < MOMENTS_MAX
-        if problem == "1 descriptors are lost" and (injector.place in UNAVOIDABLE or write in READING):
+        if problem == "1 descriptors are lost" and injector.place in UNAVOIDABLE:
             bench.give_up()
             bench.renew()
         elif problem is not None:
@@ -269,8 +307,8 @@ def interrupt_at_every_moment(
             bench.give_up()
             bench.renew()
     bench.close()
-    record_meaning(interrupts=number - 1 + further)
-    assert number > 20, "too few moments to have been inside anything"
+    record_meaning(interrupts=tried + further)
+    assert tried > 20, "too few moments to have been inside anything"
     assert further > 20 or not more, "too few further interrupts to have met the release of a lock"
     assert not wrong, {problem: (len(places), places[:6]) for problem, places in wrong.items()}
 
@@ -294,7 +332,7 @@ def storm(home: Path, seed: int, seconds: float, names: str) -> list[dict[str, o
     ["alone-once", "threads-once", "alone", "threads"],
 )
 def test_storm_of_interrupts(tmp_path, seed, name):
-    (result,) = storm(tmp_path, seed, 3.0, name)
+    (result,) = storm(tmp_path, seed, 2.0, name)
     assert result["raised"] > 100
     assert result["acknowledged"] > 100
     assert (result["lost"], result["doubled"]) == (0, 0)

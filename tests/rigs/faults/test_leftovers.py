@@ -110,8 +110,8 @@ def transact(log: tailrace.Log) -> None:
 
 
 WRITES = {
-    "append": (Partition, "write", "Store._append", lambda log: log.topic("left").append("dead", durable=False)),
-    "flush": (Partition, "settle", "Store.inside", lambda log: log.engine.store.flush()),
+    "append": (Partition, "write", "Writer._append", lambda log: log.topic("left").append("dead", durable=False)),
+    "flush": (Partition, "settle", "Writer.inside", lambda log: log.engine.store.flush()),
     "transact": (Committer, "_journal", "Committer.holding", transact),
 }
 
@@ -186,7 +186,7 @@ def test_the_next_write_to_the_same_partition_goes_on_from_what_was_published(lo
     more = 0
     while not locked(log):
         more += 1
-        row = InARow(monkeypatch, Partition, "_store", more)
+        row = InARow(monkeypatch, Partition, "_put", more)
         row.run(lambda: topic.append("dead", durable=False))
         assert len(row.places) == more, "every one of them came up"
     values = [f"{number:0500d}" for number in range(20)]
@@ -254,7 +254,7 @@ def test_what_another_thread_notes_is_not_taken_from_its_holder(log):
 def test_a_wait_for_a_shared_commit_is_a_wait_as_well(log, monkeypatch):
     """Whoever leads the commit may be waiting for the very lock that was left."""
     assert left_locked(log, "append", monkeypatch)
-    queue = log.engine.store.queue
+    queue = log.engine.store.writer.queue
     thread = threading.Thread(target=lambda: log.topic("left").append("led"))
     thread.start()
     while queue.leader is None:
@@ -379,7 +379,7 @@ def test_an_interrupted_drop_leaves_no_lock(log):
 
 def test_a_handler_does_not_wait_for_whom_its_own_thread_keeps_waiting(log, monkeypatch):
     """The leader of a shared commit waits for the partition of the call that the handler came into."""
-    queue, told = log.engine.store.queue, []
+    queue, told = log.engine.store.writer.queue, []
 
     def lead() -> None:
         told.append(log.topic("left").append("led").offset)

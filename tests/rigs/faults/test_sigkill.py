@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.meaning import record_meaning
 
 ROOT = Path(__file__).parents[3]
@@ -47,8 +45,3 @@ def check(result: dict[str, int], kills: int) -> None:
 
 def test_kill_a_few_dozen_times(tmp_path, seed):
     check(run(tmp_path, seed, 4.0), kills=20)
-
-
-@pytest.mark.slow
-def test_kill_hundreds_of_times(tmp_path, seed):
-    check(run(tmp_path, seed + 1, 16.0), kills=100)

@@ -8,12 +8,15 @@ from tests.meaning import record_meaning
 from tests.rigs.faults import soak
 from tests.rigs.faults.soak import Sample, Soaked
 
-SECONDS = 14.0
+SECONDS = 9.0
 
 
 @pytest.mark.slow
 def test_nothing_grows(tmp_path, seed):
     soaked = soak.run(tmp_path / "soak", seed, SECONDS)
+    if soaked.faults and all(" grew from " in fault for fault in soaked.faults):
+        # On a busy machine the processes are still warming up then. A leak goes on growing in a longer run.
+        soaked = soak.run(tmp_path / "longer", seed, 4 * SECONDS)
     assert not soaked.faults, "\n".join([*soaked.faults, soaked.text()])
     assert len(soaked.samples) >= 15
     assert soaked.records > 500

@@ -14,7 +14,7 @@ import pytest
 from tests.meaning import record_meaning
 from tests.rigs.faults import strace
 
-SECONDS = 25.0
+SECONDS = 12.0
 EVERY = 7
 
 

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,8 @@ import tailrace
 from tailrace.disk.admin import Admin
 from tailrace.groups import group_topic as group_log
 from tailrace.groups.group_topic import find_group
-from tailrace.groups.session import Enlisted, Session
+from tailrace.groups.member import Member
+from tailrace.groups.membership import Membership
 from tailrace.groups.state import Place
 from tailrace.names import group_topic
 from tests.tuning import tune
@@ -53,7 +54,7 @@ def instrument(home: Path, group: str, records_max: int) -> None:
     """Prepare this process, and every one that is forked from it."""
     seen = Counter(home / "witness.seen")
     trim = Admin.trim
-    join, moved, enlisted = Session.join, Session._record, Enlisted.record
+    join, plain = Membership.join, Member.record
 
     def wait_and_trim(self: Admin, topic_id: int, index: int, offset: int) -> int:
         entry = self.store.catalog.by_id.get(topic_id)
@@ -63,30 +64,18 @@ def instrument(home: Path, group: str, records_max: int) -> None:
                 time.sleep(STEP_SECONDS)
         return trim(self, topic_id, index, offset)
 
-    def sit_and_remember(self: Session) -> None:
+    def join_and_remember(self: Membership) -> None:
         join(self)
         # What was handed out just before another thread closed the consumer was handed out under this membership.
-        self.last_membership = None if self.membership is None else self.membership.id  # type: ignore[attr-defined]
+        self.last_member = None if self.member is None else self.member.id  # type: ignore[attr-defined]
 
-    def record_moved(self: Session, moves: Mapping[Place, int]) -> dict[str, object]:
-        return {**moved(self, moves), **_signature(self.membership, moves)}
-
-    def record_enlisted(self: Enlisted) -> dict[str, object]:
-        return {**enlisted(self), **_signature(self.membership, self.moves)}
+    def record(self: Member, moves: Mapping[Place, int], lost: Iterable[tuple[int, int, int]] = ()) -> dict[str, Any]:
+        return {**plain(self, moves, lost), "by": self.id, "epochs": [self.epochs.get(place) for place in moves]}
 
     tune(group_records_max=records_max)  # small, so that snapshots happen all the time
     Admin.trim = wait_and_trim  # type: ignore[method-assign]
-    Session.join = sit_and_remember  # type: ignore[method-assign]
-    Session._record = record_moved  # type: ignore[method-assign]
-    Enlisted.record = record_enlisted  # type: ignore[method-assign]
-
-
-def _signature(membership: Any, moves: Mapping[Place, int]) -> dict[str, object]:
-    return (
-        {"by": membership.id, "epochs": [membership.epochs.get(place) for place in moves]}
-        if membership is not None
-        else {}
-    )
+    Membership.join = join_and_remember  # type: ignore[method-assign]
+    Member.record = record  # type: ignore[method-assign]
 
 
 def watch(group: str) -> Any:

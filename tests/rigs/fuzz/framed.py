@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from typing import Any
 
@@ -31,6 +32,10 @@ def frames() -> tuple[bytes, ...]:
         made += frame.prepare(values, [b"k", None, b"", b"kk", b"k" * 9], headers, NOW, number)
         made += frame.prepare(values, None, None, [NOW + at for at in range(5)], number)
         made += frame.prepare([b"v" * 50] * 40, [b"key"] * 40, None, [at << 40 for at in range(40)], number)
+        made.append(frame.prepare_one(b"value" * 20, None, b"", NOW, number, NOW + 1))
+        made += frame.prepare(values, [b"k"] * 5, None, NOW, number, expiry=NOW)
+        made += frame.prepare(values, None, None, NOW, number, expiry=[NOW, frame.NEVER, NOW + 1, NOW + 10**9, NOW])
+    made += [frame.prepare_removed(9, NOW, NOW + 1), frame.prepare_lost(9, b"{}", NOW, NOW + 1)]
     placed = [frame.place_one(each, 7, 99)[0] for each in made]
     return (*placed, _with_gaps(made[2]))
 
@@ -48,20 +53,23 @@ def _with_gaps(given: frame.Prepared) -> bytes:
 def decode_frame_header(data: bytes) -> object:
     header = frame.read_header(data)
     if header is not None:
-        hold(0 < header.count <= FRAME_RECORDS_MAX, "count")
+        if header.placeholder:
+            hold(header.lost or header.removed, "a placeholder for what")
+            hold(header.span > 0, "a placeholder for nothing")
+        else:
+            hold(0 < header.count <= FRAME_RECORDS_MAX, "count")
         hold(header.count <= header.span, "span")
+        low, high = header.expiry
+        hold(0 < low <= high if header.flags & frame.EXPIRY_MASK else not (low or high), "expiry")
         hold(header.body_length <= header.raw_length <= FRAME_BODY_BYTES_MAX, "lengths")
         hold(header.min_time <= header.max_time, "times")
         hold(header.size >= frame.HEADER_BYTES, "size")
         h = header
         packed = frame.HEADER.pack(
             frame.MAGIC, frame.VERSION, h.codec, h.flags, h.count, h.body_length, h.raw_length, h.body_crc, h.base,
-            h.span, h.key_id, h.min_time, h.max_time, h.producer_id, h.producer_epoch, 0, h.sequence, h.chain, h.crc,
+            h.span, h.key_id, h.min_time, h.max_time, frame.Attributes.unpack(h.attributes).pack(), h.chain, h.crc,
         )  # fmt: skip
-        reserved = slice(66, 68)
-        again, given = bytearray(packed), bytearray(data[: frame.HEADER_BYTES])
-        again[reserved] = given[reserved]
-        hold(again == given, "does not encode to the same bytes")
+        hold(packed == data[: frame.HEADER_BYTES], "does not encode to the same bytes")
     return header
 
 
@@ -71,8 +79,13 @@ def decode_frame(data: bytes) -> object:
     if header is None or not frame.body_fits(data, 0, header):
         return None
     body = memoryview(data)[frame.HEADER_BYTES : frame.HEADER_BYTES + header.body_length]
+    if header.lost:
+        return header
     made = columns(header, body, 1_000)
     count = header.count
+    expiry = made.expiry
+    hold((expiry is None) == (not header.flags & frame.EXPIRY_MASK), "expiry")
+    hold(expiry is None or isinstance(expiry, int) or len(expiry) == count, "expiries")
     hold(made.count == count, "count")
     hold(len(made.values()) == count, "values")
     keys = made.keys()
@@ -85,7 +98,8 @@ def decode_frame(data: bytes) -> object:
     hold(isinstance(times, int) or len(times) == count, "times")
     total = sum(len(value or b"") for value in made.values()) + sum(len(key or b"") for key in keys or ())
     hold(total <= header.raw_length, "more bytes come out than the body has")
-    for at in {0, count // 2, count - 1}:
+    for at in {0, count // 2, count - 1} if count else ():
+        made.expires(at)
         hold(made.value(at) == made.values()[at], "one value is another than in the list")
         hold(made.key(at) == (None if keys is None else keys[at]), "one key is another than in the list")
         made.offset(at), made.time(at), made.headers(at), made.index_at(1_000 + at)
@@ -135,14 +149,31 @@ def segments() -> tuple[bytes, ...]:
         placed = frame.place([frame.prepare_one(b"v" * 100, None, b"", NOW)] * count, 0, index.chain)
         index.add_placed([frame.prepare_one(b"v" * 100, None, b"", NOW)] * count, placed.buffers)
         made.append(segment.pack_header(5, 2, 1234, NOW, count) + b"".join(placed.buffers) + index.pack_footer())
-    return tuple(made)
+    return (*made, _rewritten())
+
+
+def _rewritten() -> bytes:
+    """A sealed file that was rewritten twice: placeholders of removed records, and records that expire."""
+    lives = [NOW + 10**9, frame.NEVER, NOW + 2 * 10**9]
+    some = [
+        frame.prepare_removed(5, NOW, NOW + 1),
+        *frame.prepare([b"v" * 50] * 3, None, None, NOW, expiry=lives),
+        *frame.prepare([b"v" * 50] * 3, [b"k"] * 3, None, NOW, expiry=NOW + 10**9),
+        frame.prepare_removed(1 << 20, NOW, NOW + 1),
+    ]
+    index = segment.Index(1234)
+    placed = frame.place(some, 0, index.chain)
+    index.add_placed(some, placed.buffers)
+    header = segment.pack_header(5, 2, 1234, NOW, 40, 4321, 2)
+    return header + b"".join(placed.buffers) + index.pack_footer()
 
 
 def decode_segment_header(data: bytes) -> object:
     header = segment.parse_header(data)
     if header is not None:
         again = segment.pack_header(header.topic_id, header.partition, header.salt, header.created, header.base)
-        hold(again[:48] == data[:48], "does not encode to the same bytes")
+        version = struct.pack("<QI", header.origin, header.rewrites)
+        hold(again[:48] + version == data[:60], "does not encode to the same bytes")
     return header
 
 

@@ -16,7 +16,7 @@ from tailrace.errors import VersionError
 
 # Numbers at which lengths, counts, offsets and signs go wrong.
 TELLING = (
-    0, 1, 2, 7, 8, 63, 64, 79, 80, 255, 256, 4_095, 65_535, 65_536, 65_537, (1 << 20), (1 << 27), (1 << 27) + 1,
+    0, 1, 2, 7, 8, 63, 64, 95, 96, 255, 256, 4_095, 65_535, 65_536, 65_537, (1 << 20), (1 << 27), (1 << 27) + 1,
     (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 62), (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
 )  # fmt: skip
 KINDS = ("set1", "set2", "set4", "set8", "flip", "cut", "insert", "double", "move")
@@ -136,7 +136,7 @@ def fix_frame(data: bytes, chain: int | None = None) -> bytes:
     body = bytes(fixed[frame.HEADER_BYTES : frame.HEADER_BYTES + fields[5]])
     fields[7] = crc32c(body)
     if chain is not None:
-        fields[17] = chain
+        fields[-2] = chain
     frame.HEADER.pack_into(fixed, 0, *fields)
     _stamped(fixed, 0, frame.HEADER_BYTES - 4, frame.HEADER_BYTES - 4)
     return bytes(fixed)
@@ -216,9 +216,8 @@ def fix_block(data: bytes, at: int = 0) -> bytes:
     if len(data) < at + tails.BLOCK_BYTES:
         return data
     fixed = bytearray(data)
-    where = at + tails.BLOCK_HEAD.size
-    rest = bytes(fixed[at:where]) + bytes(fixed[where + 4 : at + tails.BLOCK_BYTES])
-    fixed[where : where + 4] = crc32c(rest).to_bytes(4, "little")
+    where = at + tails.BLOCK.size
+    fixed[where : where + 4] = crc32c(bytes(fixed[at:where])).to_bytes(4, "little")
     return bytes(fixed)
 
 

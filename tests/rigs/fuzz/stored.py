@@ -8,8 +8,9 @@ from typing import Any
 
 from tailrace.disk import frame, gauges, journal, opening, tails
 from tailrace.disk.catalog import Catalog, encode
+from tailrace.disk.marks import MarkTable, Rewrite, pack_remove, pack_rewritten
 from tailrace.groups.state import GroupState
-from tailrace.write.applied import Markers
+from tailrace.write.applied import MarkerState
 from tests.rigs.fuzz.target import FILES, LOG_ID, NOW, hold, scratch
 
 # Tails.
@@ -149,7 +150,7 @@ def group_records() -> list[bytes]:
     made = [json.dumps(record).encode() for record in records]
     for offset, record in enumerate(made[:3]):
         state.apply(offset, NOW, record)
-    return [*made, state.snapshot([1])]
+    return [*made, *state.snapshot([1]).values]
 
 
 def decode_group(data: bytes) -> object:
@@ -159,16 +160,22 @@ def decode_group(data: bytes) -> object:
     state.apply(3, NOW, data)
     state.owned_by("m")
     again = GroupState()
-    again.apply(3, NOW, state.snapshot(topic for topic, _ in [*state.owners, *state.cursors, *state.lost]))
+    alive = {topic for topic, _ in [*state.owners, *state.cursors, *state.lost]}
+    again.apply(3, NOW, *state.snapshot(alive).values)
     return state.members
 
 
 def decode_marker(data: bytes) -> object:
-    markers = Markers()
+    state = MarkerState()
     key, _, value = data.partition(b"\0")
-    markers.take(key, value)
-    hold(all(batch >= -1 for batch in markers.batches.values()) or b"-" in value, "a batch before the first")
-    return markers.batches
+    state.apply(key, value)
+    hold(all(marker.batch >= -1 for marker in state.markers.values()) or b"-" in value, "a batch before the first")
+    again = MarkerState()
+    records = state.snapshot(())
+    for each, packed in zip(records.keys or (), records.values, strict=True):
+        again.apply(each, packed)
+    hold(again.markers == state.markers, "a snapshot is not what it stands for")
+    return state.markers
 
 
 # Other files.
@@ -190,7 +197,8 @@ def decode_stats(data: bytes) -> object:
 
 
 def identities() -> list[bytes]:
-    return [json.dumps({"format": 1, "id": LOG_ID.hex(), "settings": {"journal_bytes": 65_536}}, indent=1).encode()]
+    record = {"format": 1, "id": LOG_ID.hex(), "features": [], "settings": {"journal_bytes": 65_536}}
+    return [json.dumps(record, indent=1).encode()]
 
 
 def decode_identity(data: bytes) -> object:
@@ -202,3 +210,26 @@ def decode_identity(data: bytes) -> object:
     if found is not None:
         hold(len(found[0]) == 16 and isinstance(found[1], dict), "an identity")
     return found
+
+
+# Marks.
+
+
+def marks_records() -> list[bytes]:
+    """Every kind of record: removed offsets, a rewritten segment, a snapshot."""
+    table = MarkTable().applied(
+        [pack_remove(99, [(1, 4), (7, 8), (20, 60)]), pack_rewritten(Rewrite(0, 10, 2), [(7, 8)])]
+    )
+    few, many = [(3, 5)], [(4 * at, 4 * at + 2) for at in range(80)]
+    return [pack_remove(9, few), pack_remove(400, many), pack_rewritten(Rewrite(10, 20, 1), few), *table.snapshot()]
+
+
+def decode_marks(data: bytes) -> object:
+    """One record after others; the answers to every question about the table come to an end."""
+    table = MarkTable().applied([pack_remove(9, [(2, 3), (6, 9)]), data])
+    for first, stop in ((0, 1), (2, 9), (0, 1 << 63)):
+        table.covers(first), table.touches(first, stop), table.within(first, stop), table.rewrite_of(first)
+        table.between(first, stop).snapshot()
+    again = MarkTable().applied(table.snapshot())
+    hold(again == table, "does not encode to the same table")
+    return table

@@ -42,7 +42,7 @@ TARGETS = (
         framed.frames,
         fix_frame,
         (VersionError,),
-        focus=lambda data: ((0, 80),),
+        focus=lambda data: ((0, 96),),
     ),
     Target(
         "frame",
@@ -106,11 +106,21 @@ TARGETS = (
         (VersionError, CorruptionError),
         focus=_journal_parts,
     ),
-    Target("catalog record", stored.decode_catalog, stored.catalog_records, bytes, (CorruptionError,), json=True),
-    Target("group record", stored.decode_group, stored.group_records, bytes, (CorruptionError,), json=True),
+    Target(
+        "catalog record",
+        stored.decode_catalog,
+        stored.catalog_records,
+        bytes,
+        (VersionError, CorruptionError),
+        json=True,
+    ),
+    Target(
+        "group record", stored.decode_group, stored.group_records, bytes, (CorruptionError, VersionError), json=True
+    ),
     Target(
         "applied marker", stored.decode_marker, lambda: [b"app\x0017", b"app\x0017 witness"], bytes, (CorruptionError,)
     ),
+    Target("marks record", stored.decode_marks, stored.marks_records, bytes, (CorruptionError, VersionError)),
     Target("stats", stored.decode_stats, stored.stats_files, claim=lambda data: gauges.FILE_BYTES_MAX),
     Target(
         "identity",

@@ -8,7 +8,7 @@ from tests.meaning import record_meaning
 from tests.rigs.fuzz import atheris_targets
 from tests.rigs.fuzz.__main__ import whole
 
-SECONDS = 8.0
+SECONDS = 5.0
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ def build(home: Path) -> dict[str, dict[str, bytes]]:
         flip.build(path, kill=variant == "killed")
         if variant == "closed":
             _add_groups(path)
+            _add_hidden(path)
         found[variant] = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     return found
 
@@ -61,14 +62,26 @@ def _add_groups(path: Path) -> None:
         consumer.commit()
 
 
+def _add_hidden(path: Path) -> None:
+    """A topic with records that expire at one moment and at several, marks, and segments that were rewritten."""
+    with tailrace.open(path) as log:
+        topic = log.topic("hidden", mutable=True, segment_bytes=4_096)
+        for number in range(20):
+            topic.extend([b"%04d" % number + b"h" * 90] * 3, ttl=(None, "1h", 0.001)[number % 3])
+            topic.append(b"one", ttl="2h")
+        topic.delete([1, 2, 9, 30])
+        log.vacuum()
+        topic.delete([3, 40])
+
+
 def change(name: str, data: bytes, random: Random) -> bytes:
     """Some edits of a file, with its checksums made right nine times in ten."""
     edits = mutating.random_edits(random)
     right = random.random() < 0.9
     if name.endswith((".seg", ".staged")):
         positions = mutating.frame_positions(data)
-        heads = [(at, at + 80) for at in positions] or [(0, 64)]
-        bodies = [(at + 80, at + 200) for at in positions[:8]] or [(0, 64)]
+        heads = [(at, at + 96) for at in positions] or [(0, 64)]
+        bodies = [(at + 96, at + 200) for at in positions[:8]] or [(0, 64)]
         focus: Stretches = ((0, 64), (len(data) - 200, len(data)), *random.choices(heads + bodies, k=3))
         changed = mutating.apply(data, edits, focus)
         return mutating.fix_segment(changed, positions) if right else changed
@@ -163,7 +176,7 @@ def _actions(log: tailrace.Log, mode: str) -> Iterator[object]:
     try:
         names = [info.name for info in log.topics()]
     except TailraceError:
-        names = ["plain", "keyed", "zstd", "left"]
+        names = ["plain", "keyed", "zstd", "left", "hidden"]
     for name in names:
         topic = log.topic(name)
         yield lambda topic=topic: [record.headers for record in topic.read()]
@@ -172,6 +185,9 @@ def _actions(log: tailrace.Log, mode: str) -> Iterator[object]:
         yield topic.offsets
         if mode == "a":
             yield lambda topic=topic: topic.append("more", partition=0)
+        if mode == "a" and name == "hidden":
+            yield lambda topic=topic: topic.delete([0, 4])
+            yield lambda topic=topic: topic.erase("no such key")
     yield log.stats
     yield log.verify
     yield lambda: log.group(GROUP)

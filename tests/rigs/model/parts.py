@@ -24,13 +24,19 @@ def in_parts(machine: type[RuleBasedStateMachine], examples: int, steps: int) ->
     cases = []
     for number in range(PARTS):
         part = type(f"{machine.__name__}{number}", (machine,), {})
-        case: Any = seed(f"{os.environ['TAILRACE_SEED']}:{number}")(part).TestCase
-        case.settings = settings(
-            max_examples=max(1, examples // PARTS),
-            stateful_step_count=steps,
-            # Explaining a failure traces every line of both engine and simulator, which takes minutes.
-            phases=[phase for phase in Phase if phase is not Phase.explain],
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-        )
+        case: Any = seed(f"{os.environ.get('TAILRACE_SEED', '0')}:{number}")(part).TestCase
+        case.settings = settings_of(max(1, examples // PARTS), steps)
         cases.append(case)
     return cases
+
+
+def settings_of(examples: int, steps: int) -> settings:
+    """The settings of a machine: so many sequences of at most so many calls."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        # Explaining a failure traces every line of both engine and simulator, which takes minutes.
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from typing import NamedTuple
 from zlib import crc32
@@ -16,6 +16,13 @@ class Item(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
+    # When it expires; 0: never. No reader is told, so it is not among what is compared.
+    expires_us: int = 0
+
+    @property
+    def shown(self) -> Item:
+        """What a reader is given of it."""
+        return self._replace(expires_us=0) if self.expires_us else self
 
 
 class Place(NamedTuple):
@@ -39,6 +46,13 @@ class ReferencePartition:
     trimming: int = 0
     # Up to where retention may remove records, in one or several steps; what it does remove is for it to say.
     removable: int = 0
+    # Records that were deleted, which holds whatever comes, and records that are known to be in no segment any more.
+    removed: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    # Records that a call which died may have deleted, or taken out of their segment; once they would be visible again,
+    # a look tells, and those that are not found are absent until a power cut brings an old file back.
+    doubtful: set[int] = field(default_factory=set)
+    absent: set[int] = field(default_factory=set)
 
     @property
     def end(self) -> int:
@@ -51,6 +65,30 @@ class ReferencePartition:
         if durable:
             self.safe = self.end
         return range(first, self.end)
+
+    def has_expired(self, offset: int, now_us: int) -> bool:
+        return 0 < self.items[offset].expires_us <= now_us
+
+    def shows(self, offset: int, now_us: int) -> bool:
+        """Whether a reader is shown a record."""
+        lost = offset in self.removed or offset in self.gone or offset in self.absent
+        return not lost and not self.has_expired(offset, now_us)
+
+    def visible(self, now_us: int) -> dict[int, Item]:
+        """The records that a reader is shown, by their offsets."""
+        return {
+            offset: self.items[offset].shown for offset in range(self.start, self.end) if self.shows(offset, now_us)
+        }
+
+    def hidden(self, now_us: int) -> set[int]:
+        """The offsets that no reader is shown."""
+        return {offset for offset in range(self.start, self.end) if not self.shows(offset, now_us)}
+
+    def settle_doubts(self, found: Container[int], now_us: int) -> None:
+        """Note which of the records that may be gone are there, now that they would be visible."""
+        for offset in sorted(self.doubtful - self.absent):
+            if self.start <= offset < self.end and self.shows(offset, now_us):
+                (self.doubtful.discard if offset in found else self.absent.add)(offset)
 
     def offsets_at(self, time_us: int) -> set[int]:
         """The offsets that are right for a time: the first record at or after it, as far back as anything is kept.
@@ -68,9 +106,10 @@ class ReferencePartition:
         return self.items[: len(earlier.items)] == earlier.items
 
     def copy(self) -> ReferencePartition:
-        return ReferencePartition(
-            list(self.items), self.start, self.safe, list(self.groups), self.trimming, self.removable
-        )
+        return replace(
+            self, items=list(self.items), groups=list(self.groups), removed=set(self.removed), gone=set(self.gone),
+            doubtful=set(self.doubtful), absent=set(self.absent),
+        )  # fmt: skip
 
 
 @dataclass
@@ -83,6 +122,9 @@ class ReferenceTopic:
     retain: int | str | None = None
     # Whether what may go waits for the groups.
     keep_unread: bool = False
+    # Whether records may be deleted, and the life of one that is appended without a ttl (0: it does not expire).
+    mutable: bool = False
+    ttl_us: int = 0
 
     def partition_of(self, key: bytes) -> int:
         return crc32(key) % len(self.partitions)
@@ -94,7 +136,7 @@ class ReferenceTopic:
     def read(
         self, starts: Mapping[int, int] | None = None, stops: Mapping[int, int] | None = None, *,
         last: int | None = None, limit: int | None = None, chosen: Sequence[int] | None = None,
-        by_time: bool = False, reverse: bool = False,
+        by_time: bool = False, reverse: bool = False, now_us: int = 0,
     ) -> list[Place]:  # fmt: skip
         """What a scan gives: partition after partition, or merged by time where each partition keeps its own order."""
         streams: dict[int, list[Place]] = {}
@@ -102,7 +144,8 @@ class ReferenceTopic:
             partition = self.partitions[index]
             start = (starts or {}).get(index, partition.start)
             stop = min((stops or {}).get(index, partition.end), partition.end)
-            streams[index] = [Place(index, offset, partition.items[offset]) for offset in range(start, stop)]
+            shown = partition.visible(now_us)
+            streams[index] = [Place(index, at, item) for at, item in shown.items() if start <= at < stop]
         if last is not None:
             newest = _merged(streams, reverse=True)[:last]
             streams = {index: [place for place in stream if place in newest] for index, stream in streams.items()}
@@ -115,8 +158,7 @@ class ReferenceTopic:
         return places if limit is None else places[:limit]
 
     def copy(self) -> ReferenceTopic:
-        partitions = [partition.copy() for partition in self.partitions]
-        return ReferenceTopic(self.number, partitions, self.retain, self.keep_unread)
+        return replace(self, partitions=[partition.copy() for partition in self.partitions])
 
 
 def _merged(streams: Mapping[int, list[Place]], *, reverse: bool) -> list[Place]:

@@ -21,9 +21,10 @@ class Slow(RuleBasedStateMachine):
 
     @rule(numbers=st.lists(st.integers(0, 2**40), max_size=8))
     def step(self, numbers: list[int]) -> None:
-        time.sleep(0.02)
+        time.sleep(0.005)
         self.numbers.update(numbers)
-        assert sum(self.numbers) < 2**41 or len(self.numbers) < 6, "what is wrong"
+        # Some example of a hundred has as many, whatever the seed.
+        assert len(self.numbers) < 6, "what is wrong"
 
 
 def test_a_failure_is_told_before_the_test_is_stopped(monkeypatch):

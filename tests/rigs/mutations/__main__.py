@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                         help="one by its name, or all of a kind (sync, order, check); may be repeated")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=None, metavar="M", help="begin no other after so many minutes")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="the seed of every run (default 1)")
+    parser.add_argument("--shuffle", type=int, default=None, metavar="S",
+                        help="take them in an order drawn from this number (default: that of the table)")  # fmt: skip
     parser.add_argument("--resume", type=Path, default=None, metavar="FILE",
                         help="keep what was found in a file, and run only what is not in it yet")  # fmt: skip
     parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.name}; only with all of them")
@@ -51,6 +54,8 @@ def main(arguments: list[str]) -> int:
         print(f"FAILED {text}: name the rule anew")
     if gone:
         return 1
+    if options.shuffle is not None:
+        random.Random(options.shuffle).shuffle(chosen)
     began = time.monotonic()
     runner = Runner(options.seed)
     kept = Kept(options.resume)

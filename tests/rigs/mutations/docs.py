@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tests.rigs.mutations.modelled import MODELLED
 from tests.rigs.mutations.needless import APART
 from tests.rigs.mutations.runner import ROOT, Verdict
+from tests.rigs.mutations.scan import tags_of_tests
+from tests.rigs.mutations.table import MUTATIONS
 
 PAGE = ROOT / "docs" / "mutations.md"
 TITLES = (("sync", "Syncs"), ("order", "Orders"), ("check", "Checks"))
@@ -49,10 +52,29 @@ No run turns red without these, and the reason says why. They are kept where the
 |---|---|---|---|---|
 """
 
+IN_A_MODEL = """
+## Marks, rewrites, backups and erases in a model
+
+Before they were built, these were explored by a model checker, state by state. A rule whose absence led to a violation
+there has a mutation above. One has none: the directory sync after each removed segment of a trim, which is harmless to
+leave out where a record of the trim is on disk.
+
+| rule left out in the model | mutation |
+|---|---|
+"""
+
 ELSEWHERE = """
 ## Syncs that are not here
 
 A test reads the source of `src/tailrace/disk` and fails when a call that syncs is in none of these tables. Left out:
+
+"""
+
+IN_TESTS = """
+## Rules that tests take out
+
+A rule is a line of the source with a comment `# rule: NAME`. A test fails when one is neither in these tables nor taken
+out by a test of its own, which then asserts what goes wrong:
 
 """
 
@@ -90,8 +112,15 @@ def page(verdicts: Sequence[Verdict]) -> str:
         m = each.mutation
         if m.needless:
             parts.append(f"| {m.name} | {m.where} | {m.removed} | {m.needless} | {each.states:,} |\n")
+    parts.append(IN_A_MODEL)
+    parts += [f"| {rule} | {'; '.join(names)} |\n" for rule, names in MODELLED]
     parts.append(ELSEWHERE)
     parts += [f"- `{owner}`: {why}\n" for owner, why in APART.items()]
+    parts.append(IN_TESTS)
+    known = {change.tag for mutation in MUTATIONS for change in mutation.changes}
+    for path, tags in tags_of_tests().items():
+        own = sorted({*tags} - known)
+        parts += [f"- [{path}](../tests/{path}): {', '.join(own)}.\n"] if own else []
     return "".join(parts)
 
 
@@ -100,7 +129,7 @@ def seen(found: str) -> str:
     lines = [text for text in found.strip().splitlines() if text.strip()]
     text = lines[-1] if lines else ""
     # A label in front says at which moment of which trial; the rest says what is wrong.
-    text = re.sub(r"^\(.*?\): ", "", text)
+    text = re.sub(r"^\w*\(.*?\): ", "", text)
     text = re.sub(r"^operation \d+: ", "", text)
     text = re.sub(r"/log/\S*/", "", text).replace("|", "/").replace("`", "'")
     return text if len(text) <= SEEN_LENGTH_MAX else f"{text[: SEEN_LENGTH_MAX - 3].rstrip()}..."

@@ -22,9 +22,6 @@ NEEDLESS = (
              "The sync of the first entry below it brings it to disk as well. Until then the generation before "
              f"counts. {TWICE_IS_ONCE} A header whose sync failed is another rule: it is written again.",
              without("header of a generation")),
-    needless("old journal files", "sync", "7.4", "the directory sync behind journal files that a checkpoint removes",
-             f"{TWICE_IS_ONCE} The sync only keeps them from taking up space again.",
-             without("old journal files")),
     needless("old journal files at recovery", "sync", "10.5",
              "the same at the end of a recovery, and the one before it",
              f"{TWICE_IS_ONCE} A name that was moved back is moved back again.",
@@ -59,13 +56,6 @@ NEEDLESS = (
              "log on a disk that fails again and again from being written to.",
              never("log_failed"),
              run="the sync of a commit and of its repeat fail"),
-    needless("incarnation in the replay", "check", "10.3.1", "the comparison of incarnations by the replay",
-             "Slots are never given out twice, and salts are compared as well.",
-             edited("incarnation in the replay", "self.parts.get((place.slot, place.incarnation), ())",
-                    "[p for (slot, _), some in self.parts.items() if slot == place.slot for p in some]")),
-    needless("incarnation of a floor", "check", "10.3.4", "the comparison of incarnations when floors are read",
-             "Slots are never given out twice.",
-             edited("incarnation of a floor", "if floor and floor.incarnation == place.incarnation", "if floor")),
 )  # fmt: skip
 
 # Calls that sync and are no part of the protocol of docs/protocol.md, by the beginning of their owner, and why.

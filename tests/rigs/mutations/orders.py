@@ -33,7 +33,7 @@ ORDERS = (
     # Words.
     order("block before end", "2.6", "the order of state block and end: the word is stored first",
           "deaths in an append without waiting", "I2",
-          instead("block before end", "self.context.tails.words[self.word + END] = after.end; {}")),
+          instead("block before end", "self.context.tails.words[self.word + END] = end; {}")),
     order("end before safe", "3.4", "the order of end and safe: safe is stored first", "power cuts in an append", "I2",
           edited("end before safe", "words[word + END] = ", "words[word + SAFE] = end; words[word + END] = ")),
     order("syncing before the sync", "3.1", "the word that says that a sync is under way",
@@ -146,7 +146,7 @@ ORDERS = (
           "deaths in a commit before a checkpoint", "PendingCommit",
           never("resolve before a checkpoint")),
     order("no journal lock under a partition", "1.2", "the order of locks: a dead commit is resolved under a partition",
-          "a death between journal and segment", "I11",
+          "a death between journal and segment", "by this very thread",
           instead("no journal lock under a partition", RESOLVED)),
     # Checkpoints.
     order("failed partitions pin their file", "7.3", "the rule that a failed partition keeps its journal file",
@@ -212,4 +212,12 @@ ORDERS = (
     order("lock before recovery", "9.1", "the exclusive lock, while a log is recovered", "another kernel",
           "in use was opened",
           instead("lock before recovery", "if True:")),
+    order("alter waits for writers", "2, 11.1", "the entry into each partition after the record of an alter",
+          "an alter during an append", "of the settings before was published",
+          without("alter waits for writers")),
+    order("incarnation before the words of a slot", "11.1",
+          "the order of incarnation and words: the words of a new topic are stored first",
+          "a slot that is given away", "the end of a dropped topic became",
+          instead("incarnation before the words of a slot",
+                  "words[word + END] = words[word + SAFE] = words[word + START] = 0; {}")),
 )  # fmt: skip

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tests.rigs.mutations import flips, scenes, scenes_damage, scenes_failing, scenes_recovery, stages
+from tests.rigs.mutations import (
+    flips,
+    scenes,
+    scenes_catalog,
+    scenes_damage,
+    scenes_failing,
+    scenes_recovery,
+    scenes_rewrite,
+    stages,
+)
 from tests.rigs.mutations.sweeps import Run, cuts, failures, kills, told
-from tests.rigs.sim import engine, group_trials
+from tests.rigs.sim import engine, erases, group_trials, marked_backups, marked_rewrites, marks
 from tests.rigs.sim import test_engine_files as files
 from tests.rigs.sim import test_engine_rows as rows
 from tests.rigs.sim import test_group_rows as groups
@@ -16,6 +25,7 @@ from tests.rigs.sim.group_members import small_groups
 from tests.rigs.sim.machine import Plan
 from tests.rigs.sim.trials import TRIALS
 from tests.rigs.sim.witness import Finding
+from tests.tuning import tuned
 
 
 def trial(name: str, moments: int, states: int = 6, length: int = 14) -> Run:
@@ -191,6 +201,21 @@ DIRECTED: dict[str, Run] = {
     "power cuts in a trim of several segments": lambda seed: told(files.trims),
     "a half-created successor": lambda seed: told(files.half_created_successor),
     "power cuts in a seal": lambda seed: told(files.seals),
+    "an append after an alter": scenes_catalog.append_after_an_alter,
+    "a commit after an alter": scenes_catalog.commit_after_an_alter,
+    "an alter during an append": scenes_catalog.alter_during_an_append,
+    "a slot of another topic": scenes_catalog.slot_of_another_topic,
+    "a slot that is given away": scenes_catalog.slot_given_away,
+    "a slot that is used again, and a power cut": scenes_catalog.slot_used_again,
+    "power cuts in a rewrite": scenes_rewrite.cuts,
+    "deaths in a rewrite": scenes_rewrite.deaths,
+    "a vacuum that rewrites": scenes_rewrite.vacuums,
+    "the sync of a rewritten name fails": scenes_rewrite.failed_name,
+    "a trim beside a rewrite": scenes_rewrite.trimmed_meanwhile,
+    "a vacuum and a backup at once": scenes_rewrite.backups_and_vacuums,
+    "facts of a rewritten segment": scenes_rewrite.said(partial(scenes_rewrite.remembered_facts, during=False)),
+    "facts while a segment is rewritten": scenes_rewrite.said(partial(scenes_rewrite.remembered_facts, during=True)),
+    "a rewrite beside a backup without links": scenes_rewrite.backup_without_links,
     "flipped bits of segments": flips.segments,
     "flipped bits of the tails": flips.tails,
     "flipped bits of the journal": flips.journal,
@@ -206,10 +231,57 @@ GROUPS: dict[str, Run] = {
     "a partition that came back": grouped(groups.came_back),
     "a member that died": grouped(groups.take_over),
     "a rebalance": grouped(partial(groups.scenario, "rebalance")),
+    "a member that was stopped": grouped(groups.stopped_member),
+    "a member that does not poll": grouped(groups.silent_member),
     "two members and free partitions": grouped(groups.free_partitions),
     "a reset while a member joins": grouped(groups.meanwhile),
     "a snapshot that is overtaken": grouped(groups.overtaken_snapshot),
     "deaths in exactly-once groups": group_trial("group-kills", "exactly once", 8),
+}
+
+
+def deleting(look: Callable[[int], object]) -> Run:
+    """A scenario of deletions, on a state topic with small segments."""
+
+    def run(seed: int) -> str | None:
+        with tuned(state_segment_bytes=2_048):
+            return told(lambda: look(seed))
+
+    return run
+
+
+MARKS: dict[str, Run] = {
+    "power cuts in a deletion": deleting(lambda seed: marks.first_problem(lambda: marks.cuts("delete", seed, 30, 8))),
+    "power cuts after a deletion": deleting(
+        lambda seed: marks.first_problem(lambda: marks.cuts("delete", seed, 1, 30))
+    ),
+    "a deletion at the end": deleting(lambda seed: marks.at_the_end()),
+    "the first deletion ever": deleting(lambda seed: marks.first_removal()),
+    "deaths in the drop of a topic with marks": deleting(
+        lambda seed: marks.first_problem(lambda: marks.kills("drop", seed, 60))
+    ),
+    "marks of a later moment than the records": deleting(lambda seed: marks.later_marks()),
+    "a deletion beside a rewrite": deleting(lambda seed: marked_rewrites.deleted_meanwhile()),
+    "a reader of a rewritten segment": deleting(lambda seed: marked_rewrites.old_file()),
+    "a reader of a rewritten segment, and a snapshot": deleting(lambda seed: marked_rewrites.old_file(snapshot=True)),
+    "a deletion that failed, and a vacuum": deleting(lambda seed: marked_rewrites.failed_deletion()),
+    "a death before a rewritten name is on disk": deleting(lambda seed: marked_rewrites.after_a_death()),
+    "a death before a rewritten name is on disk, and a full disk": deleting(
+        lambda seed: marked_rewrites.full_after_a_death()
+    ),
+    "two vacuums that die": deleting(
+        lambda seed: marked_rewrites.first_problem(lambda: marked_rewrites.again(seed, 60))
+    ),
+    "a deletion of what a vacuum took out": deleting(lambda seed: marked_rewrites.deleted_twice()),
+    "a segment of before a rewrite": deleting(lambda seed: marked_rewrites.older_file()),
+    "a vacuum beside a backup": deleting(lambda seed: marked_backups.vacuumed_meanwhile()),
+    "a deletion beside a backup": deleting(lambda seed: marked_backups.deleted_meanwhile()),
+    "power cuts after an erase": deleting(lambda seed: erases.first_problem(lambda: erases.cuts(seed, 30))),
+    "an erase that died": deleting(lambda seed: erases.first_problem(lambda: erases.kills(seed, 1_000))),
+    "an erase that failed": deleting(lambda seed: erases.first_problem(lambda: erases.failures(seed, 1_000))),
+    "power cuts in a vacuum of deleted records": deleting(
+        lambda seed: marked_rewrites.first_problem(lambda: marked_rewrites.cuts(seed, every=1, states=6))
+    ),
 }
 
 TRIAL_RUNS: dict[str, Run] = {
@@ -238,6 +310,7 @@ RUNS: dict[str, Run] = {
     **{f"{how} {what}": make(prepare) for how, make in SWEEPS.items() for what, prepare in ACTIONS.items()},
     **DIRECTED,
     **GROUPS,
+    **MARKS,
     **TRIAL_RUNS,
 }
 

@@ -14,14 +14,13 @@ import sys
 import time
 from pathlib import Path
 
+from tests.rigs import CANNOT_RUN
 from tests.rigs.powercut import report
 from tests.rigs.powercut.campaign import Request, Row, replay, run
 from tests.rigs.powercut.devices import work_directory
 from tests.rigs.powercut.rig import ROOT, RigError
 from tests.rigs.powercut.systems import System, all_systems
 from tests.rigs.powercut.tools import FILE_SYSTEMS, CannotRun, require
-
-COULD_NOT_RUN = 2
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -74,22 +73,25 @@ def one_pass(
 ) -> list[str]:
     """Every system on every file system once, added to what earlier passes counted; what could not be tried."""
     failed = []
-    for system in systems:
-        for file_system in file_systems:
-            if time.monotonic() > request.deadline:
-                return failed
-            try:
-                with work_directory() as home:
-                    row = run(home, system, file_system, request)
-            except RigError as error:
-                failed.append(f"{system.key} on {file_system} could not be tried: {error}")
-                print(failed[-1], file=sys.stderr)
-                continue
-            if not row.states:
-                return failed
-            key = (system.key, file_system)
-            rows[key] = rows[key].merged(row) if key in rows else row
-            print(row.text(), flush=True)
+    pairs = [(system, file_system) for system in systems for file_system in file_systems]
+    if request.deadline < float("inf"):
+        # The time may not be enough for all of them, and another seed shall reach others.
+        random.Random(request.seed).shuffle(pairs)
+    for system, file_system in pairs:
+        if time.monotonic() > request.deadline:
+            return failed
+        try:
+            with work_directory() as home:
+                row = run(home, system, file_system, request)
+        except RigError as error:
+            failed.append(f"{system.key} on {file_system} could not be tried: {error}")
+            print(failed[-1], file=sys.stderr)
+            continue
+        if not row.states:
+            return failed
+        key = (system.key, file_system)
+        rows[key] = rows[key].merged(row) if key in rows else row
+        print(row.text(), flush=True)
     return failed
 
 
@@ -155,7 +157,7 @@ def main() -> int:
     if not file_systems:
         for reason in skipped:
             print(f"SKIPPED: no power cut was made. {reason}", file=sys.stderr)
-        return COULD_NOT_RUN
+        return CANNOT_RUN
     if given.replay is not None:
         return check_again(given.replay)
     skipped += [f'{system.name}: not installed; pip install -e ".[bench]"' for system in systems if system.missing]
@@ -169,7 +171,8 @@ def main() -> int:
         request = Request(given.states, seed + number, again=given.again, deadline=deadline)
         failed += one_pass(systems, file_systems, request, rows)
         number += 1
-    return finish(given, systems, list(rows.values()), skipped, failed, seed)
+    tried = [rows[key] for system in systems for each in file_systems if (key := (system.key, each)) in rows]
+    return finish(given, systems, tried, skipped, failed, seed)
 
 
 if __name__ == "__main__":

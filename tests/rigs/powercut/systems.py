@@ -59,7 +59,8 @@ def value_of(number: int) -> bytes:
 
 
 def all_systems() -> dict[str, System]:
-    from tests.rigs.powercut import naive, peers, tailrace_groups, tailrace_log
+    from tests.rigs.powercut import naive, peers, tailrace_deletes, tailrace_groups, tailrace_log
 
-    systems = (*tailrace_log.SYSTEMS, tailrace_groups.SYSTEM, *peers.SYSTEMS, naive.SYSTEM)
+    ours = (*tailrace_log.SYSTEMS, *tailrace_deletes.SYSTEMS, tailrace_groups.SYSTEM)
+    systems = (*ours, *peers.SYSTEMS, naive.SYSTEM)
     return {system.key: system for system in systems}

@@ -34,10 +34,20 @@ class Channel:
 
 
 def mutate(name: str) -> None:
-    """Take the syncs out of Tailrace, in this process: `no-sync`, or `no-sync:.wal` for files that are called so."""
+    """Take something out of Tailrace, in this process.
+
+    `no-sync` is every sync of a file, `no-sync:.wal` of files that are called so; `without:` takes out a rule of
+    tests/rigs/mutations by its name.
+    """
     from tailrace.disk.files import Files
 
     kind, _, suffix = name.partition(":")
+    if kind == "without":
+        from tests.rigs.mutations.rule import apply
+        from tests.rigs.mutations.table import MUTATIONS
+
+        apply(next(mutation for mutation in MUTATIONS if mutation.name == suffix))
+        return
     if kind != "no-sync":
         raise ValueError(f"no mutation is called {name!r}")
     sync = Files.sync_data

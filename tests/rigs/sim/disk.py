@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, NoReturn
 
 from tests.rigs.sim.crash import Choice, choices, pending_items, survivors
-from tests.rigs.sim.faults import FALLIBLE, Cut, Fail, Fault, Full, Interrupt, Kill, Killed, PowerCut
+from tests.rigs.sim.faults import FALLIBLE, Cut, Fail, Fault, Full, Interrupt, Kill, Killed, PowerCut, Stop
 from tests.rigs.sim.inode import EVERYTHING, NOTHING, Directory, Entry, File, Inode, set_name
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Disk:
         # Operations so far. `observer` is called before each of them, `trace`, when it is a list, gets their kinds.
         self.steps = 0
         self.trace: list[tuple[str, str, tuple[object, ...]]] | None = None
+        # Called in the thread of a process that is stopped, and returns when it is continued.
+        self.on_stop: Callable[[Process], None] | None = None
         self._observer: Observer | None = None
         self._faults: list[Fault] = []
         self._slow_at = NEVER
@@ -111,6 +113,11 @@ class Disk:
             elif found is None:
                 found = fault
         self._arm()
+        if isinstance(found, Stop):
+            assert self.on_stop is not None, "nobody would continue the process"
+            self.on_stop(process)
+            process.check_alive()
+            return None
         if found is not None and found.when == "before" and not (isinstance(found, Fail) and kind in PARTIAL):
             self.strike(found, process)
         return found

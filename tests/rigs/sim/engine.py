@@ -199,7 +199,7 @@ class Writer:
             groups.append(self.witness.attempt({key: values}, True))
             waiters.append(Waiter(partition, frames_of(values, self.process, split=True), None))
         try:
-            self.store.queue.commit(waiters)
+            self.store.writer.commit(waiters)
         except CommittedNotVisibleError:
             for group in groups:
                 group.committed = True

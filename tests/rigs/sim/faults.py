@@ -82,3 +82,8 @@ class Full(Fault):
     """From this operation on the disk has `free` bytes left, until `Disk.free` is set to None."""
 
     free: int = 0
+
+
+@dataclass(slots=True)
+class Stop(Fault):
+    """SIGSTOP before the operation: the process keeps its locks and does nothing until `Disk.on_stop` returns."""

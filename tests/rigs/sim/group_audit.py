@@ -8,39 +8,39 @@ with its member, which the library has no need to store.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 from tailrace.disk.store import Store
 from tailrace.disk.tails import END
-from tailrace.groups.session import Session
+from tailrace.groups.member import Member
 from tests.rigs.sim.disk import Disk
 from tests.rigs.sim.engine import open_store
 from tests.rigs.sim.group_witness import GroupWitness
+from tests.rigs.sim.inode import File
 from tests.rigs.sim.invariants import Invariants
-from tests.rigs.sim.process import Process
+from tests.rigs.sim.process import OpenFile, Process
 from tests.rigs.sim.witness import Finding, Key
 
 GROUP_PREFIX = "__group."
+# What max_processing is by default.
+SILENT_US = 300_000_000
 
 
 @contextmanager
 def signed() -> Iterator[None]:
     """Let every commit name its member."""
-    plain = Session._record
+    plain = Member.record
 
-    def record(session: Session, moves: Mapping[Key, int]) -> dict[str, object]:
-        return {
-            "member": session.membership.id if session.membership is not None else "nobody",
-            **plain(session, moves),
-        }
+    def record(member: Member, moves: Mapping[Key, int], lost: Iterable[tuple[int, int, int]] = ()) -> dict[str, Any]:
+        return {"member": member.id, **plain(member, moves, lost)}
 
-    Session._record = record  # type: ignore[method-assign]
+    Member.record = record  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Session._record = plain  # type: ignore[method-assign]
+        Member.record = plain  # type: ignore[method-assign]
 
 
 class Unseen:
@@ -114,6 +114,8 @@ class Replay:
         for gone in record.get("gone", ()):
             self.members.discard(gone)
             self.owners = {place: owner for place, owner in self.owners.items() if owner != gone}
+        for silent in record.get("silent", ()):
+            self.owners = {place: owner for place, owner in self.owners.items() if owner != silent}
         if "join" in record:
             wrong += [f"a newcomer moves {place}" for place in moves if place in self.cursors]
             self.members.add(record["join"]["id"])
@@ -155,6 +157,8 @@ class GroupAudit:
         self.invariants = Invariants(disk, witness.records)
         self.replays: dict[int, Replay] = {}
         self.broken: list[str] = []
+        # Told of each member that loses its partitions because it does not poll.
+        self.on_silent: Callable[[str], None] | None = None
         # How many records of groups were judged.
         self.judged = 0
         self._store: Store | None = None
@@ -171,6 +175,7 @@ class GroupAudit:
                 for offset, value in values_of(store, entry.slots[0], partition.start, partition.end):
                     replay.apply(offset, value, store.catalog.by_id)
                 self.replays[entry.id] = replay
+                self.witness.owners[entry.id] = replay.owners
 
     def __call__(self, process: Process, kind: str, detail: tuple[object, ...]) -> None:
         self.invariants(process, kind, detail)
@@ -195,9 +200,10 @@ class GroupAudit:
         alive = self._store.refresh().by_id
         for offset, value in values_of(self._store, slot, start, end):
             self.judged += 1
-            judged = [*self._deaths(group, value), *self._moved(group, replay, value)]
+            judged = [*self._deaths(group, value), *self._silences(value), *self._moved(group, replay, value)]
             for wrong in [*judged, *replay.apply(offset, value, alive)]:
                 self._say(f"record {offset} of group {group}: {wrong}: {value[:200]!r}")
+            self.witness.owners[group] = replay.owners
             self._note_join(group, value)
             self._note_reset(group, value)
 
@@ -227,9 +233,22 @@ class GroupAudit:
             if self._lives(gone):
                 yield f"{gone} was declared gone and lives"
 
-    def _lives(self, member: str) -> bool:
+    def _silences(self, value: bytes) -> Iterator[str]:
+        """Nobody loses its partitions by silence who has polled within its time."""
+        for member in json.loads(value).get("silent", ()):
+            if self.on_silent is not None:
+                self.on_silent(member)
+            for file in self._locks(member):
+                polled = int.from_bytes(bytes(cast(File, file.inode).data[:8]), "little") >> 1
+                if self.disk.clock_us - polled <= SILENT_US:
+                    yield f"{member} was declared silent and polls"
+
+    def _locks(self, member: str) -> list[OpenFile]:
         files = [file for process in self.disk.processes for file in process.descriptors.values()]
-        return any(file.path.endswith(f"/{member}") and file.exclusive and file in file.inode.holders for file in files)
+        return [file for file in files if file.path.endswith(f"/{member}") and file in file.inode.holders]
+
+    def _lives(self, member: str) -> bool:
+        return any(file.exclusive for file in self._locks(member))
 
     def _moved(self, group: int, replay: Replay, value: bytes) -> Iterator[str]:
         """Cursors are safe when they are stored, and go forward unless an operator moves them.

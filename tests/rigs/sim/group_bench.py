@@ -24,10 +24,18 @@ class GroupBench:
         self.witness = GroupWitness()
         self.audit = GroupAudit(self.disk, self.witness)
         self.a, self.b, self.c = (Member(self.disk, name, self.witness) for name in "abc")
+        self.audit.on_silent = self.excuse
         self.audit.begin()
         for partition in range(PARTITIONS):
             self.a.produce(partition, records)
         self.happened = 0
+
+    def excuse(self, silent: str) -> None:
+        """What a member was handed that has not polled for too long comes again to others."""
+        for member in (self.a, self.b, self.c):
+            if member.consumer is not None and member.consumer.member == silent:
+                member.turn.excused = True
+        self.witness.silenced(silent)
 
     def when(self, member: Member, kind: str, path: str, action: Action, number: int = 1) -> None:
         """Do something before the number-th operation of a kind by a member on a path that holds a text."""

@@ -69,7 +69,7 @@ def _live_round(tally: Tally, plan: Plan, number: int) -> None:
     disk.plan()
     disk.observer = machine.audit
     tally.faults += sum(kill.fired for kill in kills)
-    machine.bury_dead()
+    machine.remove_dead()
     tally.probe((*label, "next process"), check, disk.clone(), witness, cut=False)
     tally.probe((*label, "going on"), go_on, machine, random, (OwnershipError,), True)
     tally.probe((*label, "audit"), machine.audit.finding)

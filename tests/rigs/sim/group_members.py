@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from tailrace.engine.engine import Engine
 from tailrace.errors import CommittedNotVisibleError, GroupNotFoundError, TailraceError
-from tailrace.groups import group_topic as group_log
 from tailrace.groups.consumer import Consumer
-from tailrace.groups.group_topic import open_group
+from tailrace.groups.group_topic import find_group, open_group
+from tailrace.groups.session import Session
+from tailrace.local.log import LocalLog
 from tailrace.log import Log
 from tailrace.records import Record
 from tests.collector import uncollected
@@ -35,29 +36,32 @@ def small_groups() -> Iterator[None]:
 
     Without the garbage collector, whose finalizers would do operations of one process in the turn of another.
     """
-    before = group_log.SEGMENT_BYTES
-    group_log.SEGMENT_BYTES = GROUP_SEGMENT_BYTES
-    try:
-        with uncollected(), small_limits(), tuned(group_records_max=RECORDS_MAX), signed():
-            yield
-    finally:
-        group_log.SEGMENT_BYTES = before
+    few = tuned(group_records_max=RECORDS_MAX, state_segment_bytes=GROUP_SEGMENT_BYTES)
+    with uncollected(), small_limits(), few, signed():
+        yield
 
 
 def open_log(process: Process) -> Log:
     """A handle of a simulated process, past the registry, whose lock all of them would share."""
-    log = Log(PATH, "a", 0.0, False, "auto", 30.0)
-    log.live = Engine(process, PATH, "a", False, 30.0, sim_tuning())
-    log.live.handles.add(id(log))
+    log = Log(LocalLog(PATH, "a", 0.0, False, "auto", 30.0))
+    log.backend.live = Engine(process, PATH, "a", False, 30.0, sim_tuning())
+    log.backend.live.handles.add(id(log.backend))
     return log
 
 
 def forget_handle(log: Log) -> None:
     """Forget a handle whose process is dead, with its store, which its groups would keep alive."""
-    engine = log.live
+    engine = log.backend.live
     if engine is not None:
         engine.closed, engine.live = True, None
-    log.live, log.closed = None, True
+    log.backend.live, log.backend.closed = None, True
+
+
+def session_of(consumer: Consumer) -> Session:
+    """The local session of a consumer."""
+    session = consumer._session
+    assert isinstance(session, Session)
+    return session
 
 
 class Member:
@@ -93,7 +97,7 @@ class Member:
     def failed(self, error: BaseException) -> None:
         """A step raised: what was handed out may come again, and may be stored when the consumer is asked for more."""
         self.turn.excused = True
-        membership = self.consumer._session.membership if self.consumer is not None else None
+        membership = session_of(self.consumer).membership.member if self.consumer is not None else None
         if membership is not None and self.turn.commit == "after":
             self.witness.storing(membership.group.id, self.positions)
         if membership is not None and self.turn.commit == "before":
@@ -149,13 +153,13 @@ class Member:
     @property
     def group(self) -> int:
         """The id of the consumer's group, which is made when there is none, as sitting down does."""
-        membership = self.consumer._session.membership if self.consumer is not None else None
+        membership = session_of(self.consumer).membership.member if self.consumer is not None else None
         return membership.group.id if membership is not None else open_group(self.log.engine, self.turn.group).id
 
     @property
     def owned(self) -> dict[Key, int]:
         """How far those partitions were handed out that are this member's now."""
-        feeds = self.consumer._session.feeds.by_place if self.consumer is not None else {}
+        feeds = session_of(self.consumer).feeds.by_place if self.consumer is not None else {}
         return {place: at for place, at in self.positions.items() if place in feeds}
 
     def consume(self, count: int = 2, timeout: float = 0.0) -> int:
@@ -169,7 +173,7 @@ class Member:
         if self.turn.commit != "before":
             return self._poll_once(count, timeout)
         assert self.consumer is not None
-        membership, process = self.consumer._session.membership, self.process.number
+        membership, process = session_of(self.consumer).membership.member, self.process.number
         self.witness.ask(process, count, None if membership is None else membership.group.id)
         try:
             given = self._poll_once(count, timeout)
@@ -206,7 +210,9 @@ class Member:
 
     def _take(self, group: int, record: Record) -> None:
         place = (self.log.engine.entry(SOURCE).id, record.partition)
-        self.witness.hand(group, self.turn, place, record.offset, record.value or b"")
+        member = self.consumer.member if self.consumer is not None else None
+        self.turn.member = member
+        self.witness.hand(group, self.turn, place, record.offset, record.value or b"", member)
         self.positions[place] = record.offset + 1
         self.hand.append((place, record.offset))
 
@@ -239,12 +245,12 @@ class Member:
         consumer, self.consumer = self.consumer, None
         if consumer is None:
             return
-        membership, turn = consumer._session.membership, self.turn
+        membership, turn = session_of(consumer).membership.member, self.turn
         turn.in_hand = set(self.hand)
         if turn.commit == "manual":
             turn.excused = True
         begun = dict(reversed(self.hand))
-        feeds = list(consumer._session.feeds.by_place)
+        feeds = list(session_of(consumer).feeds.by_place)
         positions = {place: begun.get(place, self.positions[place]) for place in feeds if place in self.positions}
         try:
             consumer.close()
@@ -294,7 +300,8 @@ class Member:
         """Everything that there is, by the loop of the library."""
         self.leave()
         self.topic(TARGET, 1)
-        group, ends = open_group(self.log.engine, EXACT_GROUP).id, self._ends()
+        known, ends = open_group(self.log.engine, EXACT_GROUP), self._ends()
+        group = known.id
         self.witness.exact[group] = TARGET
         self.witness.storing(group, ends)
 
@@ -302,6 +309,11 @@ class Member:
             return OUTPUT % (record.partition, record.offset) + (record.value or b"")
 
         self.log.process(SOURCE, function, TARGET, group=EXACT_GROUP, stop="now", batch=batch)
+        state = known.view()
+        if state.members:
+            # It reads its own share. What another member owns, or is entitled to and has not taken yet because it is
+            # stopped, is left to that member.
+            ends = {place: end for place, end in ends.items() if state.cursors.get(place, 0) >= end}
         self.witness.stored(group, ends)
 
     def _ends(self) -> dict[Key, int]:
@@ -338,5 +350,13 @@ class Member:
         records.dropping.add(group)
         self.witness.evict(ORDINARY_GROUP)
         self.log.drop_group(ORDINARY_GROUP, force=force)
-        records.dropped.add(group)
-        self.witness.forget(group)
+        # A call that was stopped on its way drops the group that has the name when it goes on, perhaps a later one.
+        now = find_group(self.log.engine, ORDINARY_GROUP)
+        known = {each for each in self.witness.bounds if each not in self.witness.exact}
+        later = known - {group} - (set() if now is None else {now.id})
+        if later:
+            self.witness.evict(ORDINARY_GROUP)
+        for each in (group, *later):
+            records.dropping.add(each)
+            records.dropped.add(each)
+            self.witness.forget(each)

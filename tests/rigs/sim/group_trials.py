@@ -11,6 +11,7 @@ from tests.rigs.sim import FALLIBLE, Cut, Disk, Fail, Full, Interrupt, Kill, Kil
 from tests.rigs.sim.group_check import check, see
 from tests.rigs.sim.group_live import group_live
 from tests.rigs.sim.group_members import Member, small_groups
+from tests.rigs.sim.group_stops import group_stops
 from tests.rigs.sim.group_witness import GroupWitness
 from tests.rigs.sim.groups import FAULTY, ORDINARY, SCENARIOS, GroupMachine, aftermath, operations, state, struck
 from tests.rigs.sim.machine import MOMENTS, Plan, Tally, active
@@ -159,5 +160,6 @@ GROUP_TRIALS: dict[str, Callable[[Plan], Tally]] = {
     "group-full": group_full,
     "group-interrupts": group_interrupts,
     "group-recoveries": group_recoveries,
+    "group-stops": group_stops,
     "group-live": group_live,
 }

@@ -24,6 +24,8 @@ class Turn:
     commit: str
     # Something went wrong: what it was handed and did not store comes again.
     excused: bool = False
+    # The id of the member that was handed its records.
+    member: str | None = None
     # What it had in hand when it was closed.
     in_hand: set[tuple[Key, int]] = field(default_factory=set)
 
@@ -65,6 +67,8 @@ class GroupWitness:
     # Members that may have stored cursors for records which they could not hand out, and take them back.
     undone: set[str] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
+    # By group: the owner of each partition, as the audit reads it from the records of the group's topic.
+    owners: dict[int, dict[Key, str]] = field(default_factory=dict)
     # By process.
     ahead: dict[int, Ahead] = field(default_factory=dict)
 
@@ -81,6 +85,7 @@ class GroupWitness:
             },
             {key: dict(handed) for key, handed in self.handed.items()}, list(self.turns),
             dict(self.exact), set(self.evicting), set(self.resetting), set(self.undone), list(self.broken),
+            {group: dict(owners) for group, owners in self.owners.items()},
             {process: replace(call, groups=set(call.groups)) for process, call in self.ahead.items()},
         )  # fmt: skip
 
@@ -96,6 +101,11 @@ class GroupWitness:
         """Everybody who reads for a group may find that it does not any more."""
         for turn in self.turns:
             turn.excused |= turn.group == group
+
+    def silenced(self, member: str) -> None:
+        """Excuse the turns of a member that lost its partitions by silence, one that stands in its close included."""
+        for turn in self.turns:
+            turn.excused |= turn.member == member
 
     def at(self, group: int, place: Key) -> Bounds:
         return self.bounds.setdefault(group, {}).setdefault(place, Bounds())
@@ -141,26 +151,37 @@ class GroupWitness:
         """The highest cursor that may be stored now."""
         return self.at(group, place).high + sum(call.count for call in self.ahead.values() if group in call.groups)
 
-    def _stand_up(self, group: int) -> None:
+    def _leave(self, group: int) -> None:
         """Nobody is a member any more: whoever asks must join again before it stores anything."""
         for call in self.ahead.values():
             call.groups.discard(group)
 
-    def hand(self, group: int, turn: Turn, place: Key, offset: int, value: bytes) -> None:
+    def is_fenced(self, group: int, place: Key, member: str | None) -> bool:
+        """Whether a partition is another member's by now, or free; also where no audit says whose it is."""
+        return group not in self.owners or self.owners[group].get(place) != member
+
+    def is_free(self, group: int, place: Key) -> bool:
+        """Whether the audit says that a partition has no owner."""
+        return group in self.owners and place not in self.owners[group]
+
+    def hand(self, group: int, turn: Turn, place: Key, offset: int, value: bytes, member: str | None = None) -> None:
         """A member was handed a record."""
         known = self.handed.setdefault((group, place), {})
         before = known.get(offset)
-        if offset < self.at(group, place).low and not turn.excused:
-            # Whoever was evicted hands out what it has at hand until it notices.
+        # A member that was evicted hands out what it has at hand until it notices, and can store nothing for it. That
+        # is no excuse for a partition which it owns, nor for one that stores a cursor before it hands out the record.
+        late = turn.excused and turn.commit != "before" and self.is_fenced(group, place, member)
+        if offset < self.at(group, place).low and not late:
             self.say(f"{turn.name} was handed {place}@{offset}, and {self.at(group, place).low} was stored")
         if before is not None:
             earlier, shown = before
             if shown != value:
                 self.say(f"{place}@{offset} was {shown[:7]!r} and is now {value[:7]!r}")
             allowed = earlier.excused or (place, offset) in earlier.in_hand or group in self.resetting
-            if earlier.commit == "before" or not allowed:
+            if (earlier.commit == "before" or not allowed) and not late:
                 self.say(f"{place}@{offset} was handed to {earlier.name} and again to {turn.name}")
-        known[offset] = (turn, value)
+        if before is None or not late:
+            known[offset] = (turn, value)
 
     def read_once(self, group: int, place: Key) -> int:
         """Behind the last record that was handed out and must not be again, because its cursor was stored before."""
@@ -170,7 +191,7 @@ class GroupWitness:
     def reset(self, group: int, positions: Mapping[Key, int], *, done: bool) -> None:
         """An operator moves cursors; until that is published both the old and the new ones may stand."""
         if done:
-            self._stand_up(group)
+            self._leave(group)
         for place, offset in positions.items():
             bounds = self.at(group, place)
             if done:
@@ -181,7 +202,7 @@ class GroupWitness:
 
     def forget(self, group: int) -> None:
         """The group was dropped."""
-        self._stand_up(group)
+        self._leave(group)
         self.bounds.pop(group, None)
         self.exact.pop(group, None)
         for key in [key for key in self.handed if key[0] == group]:
@@ -189,7 +210,7 @@ class GroupWitness:
 
     def settle(self, group: int, cursors: Mapping[Key, int], found: Found) -> None:
         """Everybody died and this is what was left: it must stay, and offsets behind the ends will be given again."""
-        self._stand_up(group)
+        self._leave(group)
         self.resetting.discard(group)
         for place in self.bounds.get(group, {}).keys() | cursors.keys():
             cursor = cursors.get(place, 0)

@@ -141,6 +141,7 @@ class GroupMachine:
         self.disk = Disk(plan.seed)
         self.witness = GroupWitness()
         self.audit = GroupAudit(self.disk, self.witness)
+        self.audit.on_silent = self.excuse
         self.members = {"a": Member(self.disk, "a", self.witness)}
         self.audit.begin()
         for name in NAMES[1:]:
@@ -161,11 +162,18 @@ class GroupMachine:
             try:
                 each(self)
             except Killed:
-                self.bury_dead()
+                self.remove_dead()
             except expected as error:
                 member.failed(error)
 
-    def bury_dead(self) -> None:
+    def excuse(self, silent: str) -> None:
+        """What a member was handed that has not polled for too long comes again to others."""
+        for member in self.members.values():
+            if member.consumer is not None and member.consumer.member == silent:
+                member.turn.excused = True
+        self.witness.silenced(silent)
+
+    def remove_dead(self) -> None:
         for member in self.members.values():
             if member.dead:
                 member.die()
@@ -254,5 +262,5 @@ def struck(machine: GroupMachine, *faults: Fault, expected: tuple[type[BaseExcep
     machine.disk.plan(*faults)
     machine.run(machine.steps, expected)
     machine.disk.plan()
-    machine.bury_dead()
+    machine.remove_dead()
     return faults[0].fired

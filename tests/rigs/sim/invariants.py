@@ -43,6 +43,8 @@ class Invariants:
         self.slots: list[tuple[int, ...]] = []
         self.journals: dict[str, Journal] = {}
         self.tails_inode = 0
+        # Slots that were given to another topic and still have words of the one before.
+        self.given: set[int] = set()
         self.changed = True
         self.looks = 0
         disk.observer = self
@@ -79,7 +81,7 @@ class Invariants:
         if not isinstance(file, File) or len(file.data) < TAILS_HEADER_BYTES:
             return
         if file.number != self.tails_inode:
-            self.tails_inode, self.slots = file.number, []
+            self.tails_inode, self.slots, self.given = file.number, [], set()
         if not int.from_bytes(file.data[READY_WORD * 8 : READY_WORD * 8 + 8], "little"):
             return
         count = int.from_bytes(file.data[SLOTS_WORD * 8 : SLOTS_WORD * 8 + 8], "little")
@@ -93,6 +95,15 @@ class Invariants:
             if words[PENDING] and not words[DIRTY]:
                 self._say(f"I3: slot {number} is pending and not dirty")
             before = earlier[number] if number < len(earlier) else None
+            if before is not None and words[INCARNATION] not in (0, before[INCARNATION]):
+                # Given to another topic, whose words begin at 0.
+                self.given.add(number)
+            if number in self.given:
+                if before is not None and any(words[word] not in (0, before[word]) for word in (END, SAFE, START)):
+                    self._say(f"I2: slot {number} was written to before it was given: {before} became {words}")
+                if not any(words[word] for word in (END, SAFE, START)):
+                    self.given.discard(number)
+                continue
             if before is not None and any(words[word] < before[word] for word in (END, SAFE, START)):
                 self._say(f"I2: a word of slot {number} fell: {before} became {words}")
             self._note_safe(number, words)

@@ -26,7 +26,7 @@ from tests.rigs.sim.witness import Witness
 RETAIN_US = 60_000_000
 BEHIND = 4
 # Three of these fill a segment.
-VALUE_BYTES = 1_200
+VALUE_BYTES = 1_184
 SETTINGS = {"t": {"retain": "1m"}, "u": {"retain": "read"}}
 
 

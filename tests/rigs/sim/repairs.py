@@ -20,6 +20,7 @@ from tailrace.types import RepairReport
 from tests.rigs.sim import PASSIVE, Disk, Fail, Kill, Killed, Process
 from tests.rigs.sim.engine import PATH, Writer, open_store, sim_tuning
 from tests.rigs.sim.faults import Fault
+from tests.rigs.sim.machine import Tally
 from tests.rigs.sim.witness import Key, Witness
 
 ZERO, ONE = "/log/topics/00000001-t/0", "/log/topics/00000001-t/1"
@@ -611,19 +612,27 @@ def struck(patient: Patient, fault: Fault) -> bool:
     return fault.fired
 
 
-def deaths(make: Callable[[], Patient], random: Random, *, moments: int | None, states: int) -> Iterator[str]:
-    """Everything that goes wrong when a repair is killed, or the power goes, at each of its operations."""
+def moments_of(make: Callable[[], Patient], random: Random, moments: int | None) -> list[int]:
+    """So many operations of a repair, or all of them."""
     numbers = operations(make)
-    if moments is not None and moments < len(numbers):
-        numbers = sorted(random.sample(numbers, moments))
     assert numbers
-    for number in numbers:
+    return numbers if moments is None or moments >= len(numbers) else sorted(random.sample(numbers, moments))
+
+
+def deaths(
+    make: Callable[[], Patient], random: Random, *, moments: int | None, states: int, tally: Tally | None = None
+) -> Iterator[str]:
+    """Everything that goes wrong when a repair is killed, or the power goes, at each of its operations."""
+    tally = tally or Tally()
+    for number in moments_of(make, random, moments):
         patient = make()
         assert struck(patient, Kill(number, process="victim")), f"nothing happened at {number}"
+        tally.faults += 1
         found = check(patient.disk.clone(), patient)
         if found is not None:
             yield f"killed at {number}: {found}"
         for choice in patient.disk.crash_states(random, states):
+            tally.states += 1
             found = check(patient.disk.crash(choice), patient, cut=True)
             if found is not None:
                 yield f"cut at {number} {choice}: {found}"
@@ -631,8 +640,7 @@ def deaths(make: Callable[[], Patient], random: Random, *, moments: int | None, 
 
 def failures(make: Callable[[], Patient], random: Random, *, moments: int | None) -> Iterator[str]:
     """Everything that goes wrong when an operation of a repair fails once."""
-    numbers = operations(make)
-    for number in numbers if moments is None else sorted(random.sample(numbers, moments)):
+    for number in moments_of(make, random, moments):
         patient = make()
         struck(patient, Fail(number, process="victim", number=errno.EIO))
         found = check(patient.disk, patient)

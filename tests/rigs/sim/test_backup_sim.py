@@ -25,7 +25,7 @@ from tests.rigs.sim.backups import RESTORED, TARGET, Bench, back_up, contents, c
 from tests.rigs.sim.engine import Writer, check, frames_of, open_store, run, small_limits, workload
 from tests.rigs.sim.faults import Fault
 from tests.rigs.sim.machine import MOMENTS
-from tests.rigs.sim.mutation import edited, instead, mutate, without
+from tests.rigs.sim.mutation import edited, instead, mutate, never, without
 from tests.rigs.sim.witness import Finding, Found, Witness, compare, read_all
 
 
@@ -407,6 +407,46 @@ def test_without_the_changed_segments_a_backup_misses_some(seed, monkeypatch):
             wrong += 1
             break
     assert wrong
+
+
+def _slot_given_away(seed: int) -> tuple[Found, Found]:
+    """A topic is dropped, and another gets its slots, between the links of a backup and its look under the lock.
+
+    Return what the log held then, and what was restored.
+    """
+    disk = Disk(seed)
+    writer = Writer(Process(disk, "writer"), Witness())
+    for _ in range(3):
+        writer.append(("t", 0))
+        writer.roll(("t", 0))
+    store = open_store(Process(disk, "backup"))
+    holding = store.committer.holding
+
+    def late(action: Callable[[], object]) -> object:
+        slots = writer.entry("t").slots
+        writer.drop("t")
+        writer.topic("u")
+        assert writer.entry("u").slots == slots
+        writer.append(("u", 0))
+        store.committer.holding = holding
+        return holding(action)
+
+    store.committer.holding = late
+    back_up(store)
+    process = Process(disk, "restorer")
+    restore(process, TARGET, RESTORED)
+    return contents(writer.store), contents(opened(process, RESTORED))
+
+
+def test_a_slot_that_gets_another_topic_during_a_backup(seed):
+    held, restored = _slot_given_away(seed)
+    assert restored == held
+
+
+def test_without_the_look_at_the_topic_of_a_slot_segments_of_the_one_before_are_copied(seed, monkeypatch):
+    mutate(monkeypatch, never("segments of the topic that has the slot"))
+    with pytest.raises((AssertionError, TailraceError)):
+        test_a_slot_that_gets_another_topic_during_a_backup(seed)
 
 
 def test_a_failed_partition_is_told(seed):

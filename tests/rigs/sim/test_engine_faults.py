@@ -26,7 +26,7 @@ def test_interrupt_slice(trial):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "moments"), [("fails", 60), ("full", 140), ("nested", 60), ("interrupts", 50)])
+@pytest.mark.parametrize(("name", "moments"), [("fails", 18), ("full", 40), ("nested", 18), ("interrupts", 15)])
 def test_faults(trial, name, moments):
     """The same over more of a longer run: I2 to I9 and I11."""
     assert trial(name, shift=1, moments=moments, length=20).faults

@@ -20,7 +20,7 @@ def test_live_slice(trial):
 @pytest.mark.slow
 def test_live(trial):
     """I7, I8 and I9 after cuts in the middle; I2, I3, I4, I5 and I11 at every operation; no deadlock."""
-    assert trial("live", moments=45, length=18).faults
+    assert trial("live", moments=14, length=18).faults
 
 
 def test_a_wait_against_the_lock_order_is_noticed():

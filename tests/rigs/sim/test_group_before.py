@@ -21,7 +21,7 @@ CHANGES: dict[str, Callable[[Member], object]] = {
     "reset": lambda operator: operator.reset("earliest"),
 }
 # One record more than is handed out, where there is one.
-TOO_FAR = "{feed.place: min(feed.handed + 1, feed.partition.end) for feed in session.feeds}"
+TOO_FAR = "{feed.place: min(feed.handed + 1, feed.partition.end) for feed in self.feeds}"
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_a_group_changes_while_a_member_joins(change):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_group_changes_while_a_member_joins_that_stores_too_far(monkeypatch, change):
-    mutate(monkeypatch, instead("stored before it is handed out", f"session.store({TOO_FAR})"))
+    mutate(monkeypatch, instead("stored before it is handed out", f"self.membership.store({TOO_FAR})"))
     finding = joining(change)
     assert finding is not None
     assert "no more than" in finding.text or "nobody stored" in finding.text
@@ -97,5 +97,5 @@ def test_asking_in_vain():
 
 def test_asking_in_vain_allows_nothing(monkeypatch):
     """Whoever got nothing has stored nothing, and may not store it later."""
-    mutate(monkeypatch, instead("stored before it is handed out", f"session.store({TOO_FAR})"))
+    mutate(monkeypatch, instead("stored before it is handed out", f"self.membership.store({TOO_FAR})"))
     assert asked_in_vain() is not None

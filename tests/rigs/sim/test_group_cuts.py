@@ -20,9 +20,9 @@ def test_group_recovery_slice(trial):
 
 @pytest.mark.slow
 def test_group_cuts(trial):
-    trial("group-cuts", moments=25, states=10, length=30)
+    trial("group-cuts", moments=8, states=8, length=30)
 
 
 @pytest.mark.slow
 def test_group_recoveries(trial):
-    assert trial("group-recoveries", shift=1, moments=10, states=4, length=30).faults
+    assert trial("group-recoveries", shift=1, moments=5, states=4, length=30).faults

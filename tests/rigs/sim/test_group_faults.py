@@ -16,6 +16,6 @@ def test_group_full_slice(trial):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "moments"), [("group-fails", 8), ("group-full", 20)])
+@pytest.mark.parametrize(("name", "moments"), [("group-fails", 3), ("group-full", 6)])
 def test_group_faults(trial, name, moments):
     assert trial(name, shift=1, moments=moments, states=4, length=30).faults

@@ -17,9 +17,9 @@ def test_group_interrupt_slice(trial):
 
 @pytest.mark.slow
 def test_group_kills(trial):
-    assert trial("group-kills", moments=8, states=4, length=30).faults
+    assert trial("group-kills", moments=3, states=4, length=30).faults
 
 
 @pytest.mark.slow
 def test_group_interrupts(trial):
-    assert trial("group-interrupts", shift=1, moments=15, states=4, length=30).faults
+    assert trial("group-interrupts", shift=1, moments=5, states=4, length=30).faults

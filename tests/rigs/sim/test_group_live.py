@@ -12,4 +12,4 @@ def test_group_live_slice(trial):
 
 @pytest.mark.slow
 def test_group_live(trial):
-    assert trial("group-live", moments=40, states=4, length=20).faults
+    assert trial("group-live", moments=14, states=4, length=20).faults

@@ -56,7 +56,7 @@ def test_former_owners_are_refused():
     assert zombie() is None
 
 
-@pytest.mark.parametrize("rule", ["epoch of an owner", "epoch under the lock"])
+@pytest.mark.parametrize("rule", ["epoch of an owner", "check under the lock"])
 def test_former_owners_without_the_check(monkeypatch, rule):
     mutate(monkeypatch, never(rule))
     finding = zombie()
@@ -126,7 +126,7 @@ def test_cursors_that_are_not_synced(monkeypatch):
 
 def test_cursors_outside_the_transaction(monkeypatch):
     assert trial(monkeypatch, "group-kills", "exactly once", 2) is None
-    apart = "[engine.store.append(w.partition, w.frames, 0.0, None, w.guard) for w in _cursor_writes(enlisted)]"
+    apart = "[engine.store.append(w.partition, w.frames, 0.0, None, w.check) for w in _cursor_writes(enlisted)]"
     mutate(monkeypatch, instead("cursors inside the transaction", apart))
     finding = trial(monkeypatch, "group-kills", "exactly once", 8)
     assert finding is not None
@@ -195,7 +195,7 @@ def test_a_refused_transaction_takes_its_consumer_back():
 
 
 def test_a_refused_transaction_that_does_not(monkeypatch):
-    mutate(monkeypatch, instead("refused transaction", "self.enlistments.remove(enlisted)"))
+    mutate(monkeypatch, instead("refused transaction", "membership.enlistments.remove(enlisted)"))
     finding = refused_transaction()
     assert finding is not None
     assert "outputs are there of" in finding.text
@@ -272,7 +272,7 @@ def test_records_of_a_partition_that_came_back():
 
 
 def test_records_of_a_partition_that_came_back_without_the_epoch_of_then(monkeypatch):
-    now = "self.membership.check(state, {place: self.membership.epochs.get(place) for place in self.moves})"
+    now = "self.member.check(state, {place: self.member.epochs.get(place) for place in self.moves})"
     mutate(monkeypatch, instead("epoch in a transaction", now))
     finding = came_back()
     assert finding is not None
@@ -306,10 +306,94 @@ def test_the_dead_are_forgotten_to_be_gone(monkeypatch):
 
 
 def test_the_living_are_taken_for_dead(monkeypatch):
-    mutate(monkeypatch, edited("living members", "if is_alive(self.files, self.directory, member)", "if False"))
+    mutate(monkeypatch, edited("living members", "if each.locked", "if False"))
     finding = scenario("rebalance")
     assert finding is not None
     assert "was declared gone and lives" in finding.text
+
+
+def stopped_member() -> Finding | None:
+    """One member dies and another is stopped: the third reads everything but what the stopped one has."""
+    bench = GroupBench()
+    members = (bench.a, bench.b, bench.c)
+    for _ in range(3):
+        for member in members:
+            member.consume(1)
+    bench.a.die()
+    for _ in range(8):
+        bench.c.consume(1, timeout=0.25)
+    finding = bench.finding()
+    group = find_group(bench.c.log.engine, ORDINARY_GROUP)
+    assert group is not None
+    owners = len(group.view().owners)
+    if finding is None and owners != PARTITIONS:
+        finding = Finding(f"nobody reads {PARTITIONS - owners} partitions")
+    # It is back when it polls, and gets its share.
+    for _ in range(6):
+        bench.b.consume(1, timeout=0.25)
+        bench.c.consume(1, timeout=0.25)
+    state = group.view()
+    if finding is None and (state.passed or len(state.owners) != PARTITIONS):
+        finding = Finding(f"{state.passed} did not come back")
+    bench.close()
+    return finding
+
+
+def test_a_stopped_member_gets_no_partitions():
+    assert stopped_member() is None
+
+
+def test_a_stopped_member_is_waited_for(monkeypatch):
+    mutate(monkeypatch, edited("members passed over", "not late", "True"))
+    finding = stopped_member()
+    assert finding is not None
+    assert "nobody reads" in finding.text
+
+
+def silent_member() -> Finding | None:
+    """A member that does not poll loses its partitions, and can store nothing for them."""
+    bench = GroupBench()
+
+    def consume(member: Member, timeout: float) -> None:
+        try:
+            member.consume(2, timeout=timeout)
+        except PartitionLostError as error:
+            member.failed(error)
+
+    for _ in range(3):
+        consume(bench.a, 0.0)
+        consume(bench.b, 0.0)
+    for _ in range(3):
+        bench.disk.clock_us += 120_000_000
+        consume(bench.a, 0.25)
+    for _ in range(6):
+        consume(bench.a, 0.25)
+    finding = bench.finding()
+    group = find_group(bench.a.log.engine, ORDINARY_GROUP)
+    assert group is not None
+    state = group.view()
+    owners = {state.members[owner.member].pid for owner in state.owners.values()}
+    if finding is None and owners != {bench.a.process.number}:
+        finding = Finding(f"{owners} own something")
+    if finding is None:
+        with pytest.raises(PartitionLostError, match="has not polled for"):
+            bench.b.commit()
+        bench.b.failed(PartitionLostError("", group=ORDINARY_GROUP))
+        bench.b.consume(1, timeout=0.25)
+        finding = bench.finding()
+    bench.close()
+    return finding
+
+
+def test_a_silent_member_loses_its_partitions():
+    assert silent_member() is None
+
+
+def test_a_member_that_polls_is_taken_for_silent(monkeypatch):
+    mutate(monkeypatch, edited("silent members", "each.is_late(now, limit)", "True"))
+    finding = silent_member()
+    assert finding is not None
+    assert "was declared silent and polls" in finding.text
 
 
 def free_partitions() -> Finding | None:
@@ -386,14 +470,14 @@ def test_a_snapshot_is_of_what_is_before_it():
 
 
 def test_a_snapshot_that_does_not_look(monkeypatch):
-    mutate(monkeypatch, edited("snapshot of what is before it", "0.0, expected)", "0.0)"))
+    mutate(monkeypatch, edited("snapshot of what is before it", "expect=expected", "expect=None"))
     finding = overtaken_snapshot()
     assert finding is not None
     assert "a snapshot has" in finding.text
 
 
 def test_a_follower_that_does_not_look_again(monkeypatch):
-    mutate(monkeypatch, instead("group followed from its snapshot", "if True:"))
+    mutate(monkeypatch, instead("state followed from its snapshot", "if True:"))
     bench = GroupBench(80)
     bench.a.consume(1)
     group = open_group(bench.b.log.engine, ORDINARY_GROUP)

@@ -10,9 +10,10 @@ from tailrace.groups.consumer import Consumer
 from tests.rigs.sim import Interrupt
 from tests.rigs.sim.group_bench import GroupBench
 from tests.rigs.sim.group_members import EXACT_GROUP, ORDINARY_GROUP, SOURCE, Member
+from tests.rigs.sim.group_witness import GroupWitness
 
 # Operations from the write of the record with the cursors: with the third it stands, whoever looks.
-MOMENTS = {"synced": 2, "published": 3, "unlocked": 8, "read back": 10}
+MOMENTS = {"synced": 2, "published": 3, "unlocked": 8, "read back": 9}
 
 
 @pytest.fixture(params=MOMENTS.values(), ids=MOMENTS)
@@ -164,3 +165,42 @@ def test_the_audit_sees_cursors_that_go_back_before_what_was_handed_out(bench, e
     finding = bench.finding()
     assert finding is not None
     assert "went back from" in finding.text
+
+
+PLACE = (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "commit", "wrong"),
+    [("mine", "after", True), ("another", "after", False), (None, "after", False), ("another", "before", True)],
+)
+def test_the_witness_excuses_a_member_only_for_what_it_lost(owner, commit, wrong):
+    """A member that was evicted may be handed records below the stored cursor, but not of a partition that it owns."""
+    witness = GroupWitness()
+    turn = witness.turn("a", ORDINARY_GROUP, commit)
+    turn.excused = True
+    witness.stored(7, {PLACE: 5})
+    witness.owners[7] = {} if owner is None else {PLACE: owner}
+    witness.hand(7, turn, PLACE, 3, b"value", "mine")
+    assert bool(witness.broken) is wrong
+
+
+def test_what_no_other_member_owns_is_stored_when_everything_was_processed(bench):
+    """Another member keeps its partitions: those are its to finish, and the cursors of the rest are promised."""
+    assert bench.a.transact(1) == 1
+    bench.b.join(EXACT_GROUP, "manual")
+    for _ in range(4):
+        # They share the partitions, so that each has some when b goes and reads with the loop of the library.
+        bench.b.transact(1, timeout=0.25)
+        bench.a.transact(1, timeout=0.25)
+    group = bench.a.group
+    kept = set(bench.a.owned)
+    assert kept
+    bench.witness.bounds[group] = {}
+    bench.b.process_all()
+    owned = set(bench.witness.owners[group])
+    assert owned
+    assert {place for place, bounds in bench.witness.bounds[group].items() if bounds.low == 4} == {
+        place for place in bench.b._ends() if place not in owned
+    }
+    assert bench.finding() is None

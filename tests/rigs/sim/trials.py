@@ -25,6 +25,7 @@ from tests.rigs.sim.machine import (
     struck,
     victim_steps,
 )
+from tests.rigs.sim.repairs import PATIENTS, deaths, failures
 from tests.rigs.sim.witness import Finding, Found, Key, Witness, differences, read_all
 
 # Power cuts.
@@ -272,6 +273,22 @@ def _recover(disk: Disk) -> None:
     process.kill()
 
 
+# Repairs.
+
+
+def repairs(plan: Plan) -> Tally:
+    """A repair of each kind of damage dies or fails at its operations; the log goes on, and the next one finishes."""
+    tally = Tally()
+    for name, make in PATIENTS.items():
+        if plan.over or tally.enough:
+            break
+        random = plan.random(f"repairs/{name}")
+        wrong = [*deaths(make, random, moments=plan.moments, states=2, tally=tally)]
+        wrong += failures(make, random, moments=plan.moments)
+        tally.problems += [f"{name}: {found}" for found in wrong]
+    return tally
+
+
 TRIALS: dict[str, Callable[[Plan], Tally]] = {
     "cuts": cuts,
     "kills": kills,
@@ -280,5 +297,6 @@ TRIALS: dict[str, Callable[[Plan], Tally]] = {
     "full": full,
     "nested": nested,
     "interrupts": interrupts,
+    "repairs": repairs,
     **GROUP_TRIALS,
 }

@@ -1,0 +1,52 @@
+"""Every rule of a rewrite, taken out one at a time."""
+
+from __future__ import annotations
+
+from tests.rigs.mutations.rule import LOSS, Mutation
+from tests.rigs.sim.mutation import edited, instead, never, without
+
+REWRITES = (
+    Mutation("rewritten segment", "sync", "14.3", "the fdatasync of a rewritten segment",
+             (without("rewritten segment"),), "power cuts in a rewrite", LOSS),
+    Mutation("name of a rewritten segment", "sync", "14.4", "the directory sync behind the rename of a new version",
+             (without("name of a rewritten segment"),), "power cuts in a rewrite", "I15"),
+    Mutation("odd before the rename", "order", "14.4", "the count that is odd while a name may not be on disk",
+             (without("odd before the rename"),), "power cuts in a rewrite", "I15"),
+    Mutation("even after the name", "order", "14.4", "the order of sync and count: even before the sync",
+             (instead("odd before the rename", "{}; _settle(partition)"),), "power cuts in a rewrite", "I15"),
+    Mutation("even after the sync", "order", "14.4", "the count that becomes even again",
+             (without("even after the sync"),), "a vacuum that rewrites", "odd"),
+    Mutation("rename anew after an odd count", "check", "14.5",
+             "the second rename of what may not have its name on disk",
+             (edited("rename anew after an odd count", "not rewrites_of(state) & 1", "True"),),
+             "the sync of a rewritten name fails", "I15|odd"),
+    Mutation("renamed once more, not synced alone", "order", "14.5",
+             "the second rename: the directory is only synced again",
+             (instead("renamed once more, not synced alone", "partition.files.sync_directory(partition.path); yield"),),
+             "the sync of a rewritten name fails", "I15"),
+    Mutation("count of rewrites in the key of facts", "check", "12.2",
+             "the count of rewrites in the key of cached facts",
+             (never("count of rewrites in the key of facts"),), "facts of a rewritten segment", "are remembered"),
+    Mutation("nothing remembered while a name is in doubt", "check", "14",
+             "the rule that facts are not cached while the count is odd",
+             (never("nothing remembered while a name is in doubt"),), "facts while a segment is rewritten",
+             "are remembered"),
+    Mutation("salt before the rename", "check", "14.4", "the look whether the segment is still there",
+             (edited("salt before the rename", " or _salt_at(files, path) != old.salt", ""),),
+             "a trim beside a rewrite", "came back"),
+    Mutation("backup holds the vacuum lock", "check", "14", "the vacuum lock of a backup",
+             (edited("backup holds the vacuum lock", "not engine.worker.hold(engine.timeout, held)", "False"),),
+             "a vacuum beside a backup", "deleted records are shown|older than the marks"),
+    Mutation("marks before records in a backup", "order", "15", "the order of a backup's looks: marks, then records",
+             (edited("cursors before records", "first if place.topic_id in internal else second",
+                     "second if place.topic_id in internal else first"),),
+             "a deletion beside a backup", "hidden"),
+    Mutation("vacuum lock before the journal lock", "order", "1",
+             "the order of locks: a backup takes the journal lock first",
+             (edited("backup holds the vacuum lock", "engine.worker.hold(engine.timeout, held)",
+                     "engine.store.committer.holding(lambda: engine.worker.hold(engine.timeout, held))"),),
+             "a vacuum and a backup at once", "wait for each other"),
+    Mutation("salts noted without links", "check", "14", "the salts that a backup notes where it cannot link",
+             (instead("salts noted without links", "salt = 0"),), "a rewrite beside a backup without links",
+             "is gone|start over"),
+)  # fmt: skip
