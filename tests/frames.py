@@ -45,7 +45,7 @@ def gapped(offsets: Sequence[int], values: Sequence[bytes], topic: str = "orders
     column = struct.pack(f"<{len(relative)}i", *relative)
     body = column + bytes(-len(column) & 7) + dense.body
     made = frame.Header(
-        0, frame.GAPS, len(values), len(body), len(body), 0, 0, relative[-1] + 1, 0, TIME, TIME, 0, 0, 0, 0, 0
+        0, frame.GAPS, len(values), len(body), len(body), 0, 0, relative[-1] + 1, 0, TIME, TIME, frame.PLAIN, 0, 0
     )
     return FramePart(topic, partition, columns(made, body, offsets[0]), 0, len(values))
 

@@ -163,7 +163,8 @@ def test_duration_text(seconds, human, exact):
 @given(st.floats(1e-6, 1e9))
 def test_human_durations_are_near_and_readable(seconds):
     text = format_duration(seconds)
-    assert parse_duration(text) == pytest.approx(seconds, rel=0.006)
+    # Three digits, and durations are parsed to the microsecond.
+    assert parse_duration(text) == pytest.approx(seconds, rel=0.006, abs=0.6e-6)
     assert len(text) <= 8
 
 
@@ -356,6 +357,7 @@ def test_relative_times_count_from_the_clock():
     [
         ("earliest", StartPoint("earliest")),
         ("latest", StartPoint("latest")),
+        ("active", StartPoint("active")),
         (0, StartPoint("offset", 0)),
         (17, StartPoint("offset", 17)),
         (Index(17), StartPoint("offset", 17)),
@@ -473,8 +475,11 @@ def test_default_settings():
         "retain": "forever",
         "retain_bytes": None,
         "keep_unread": False,
+        "ttl": None,
+        "mutable": False,
     }
-    assert settings.to_user() == {**settings.to_json(), "segment_bytes": 256 << 20, "segment_age": "1d"}
+    shown = {"segment_bytes": 256 << 20, "segment_age": "1d", "ttl": "never"}
+    assert settings.to_user() == {**settings.to_json(), **shown}
 
 
 @pytest.mark.parametrize(
@@ -519,11 +524,14 @@ def test_settings_from_user():
         retain="7d",
         retain_bytes="1GB",
         keep_unread=["b", "a"],
+        ttl="1h",
+        mutable=True,
     )
     assert settings == (
         *(4, "murmur2", 0.05, "zstd", 1 << 20, 64_000_000, 7_200.0),
-        *(604_800.0, 1_000_000_000, ("a", "b")),
+        *(604_800.0, 1_000_000_000, ("a", "b"), 3_600.0, True),
     )
+    assert settings.to_json()["ttl"] == settings.to_user()["ttl"] == "1h"
     assert settings.to_json()["durable"] == "50ms"
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert settings.to_user()["segment_age"] == "2h"
@@ -572,6 +580,12 @@ def test_settings_durability(durable, default, level):
         ({"segment_age": "1y"}, ValueError, "unknown unit"),
         ({"segment_age": math.nan}, ValueError, "not a number"),
         ({"segment_age": "default"}, ValueError, "not a number"),
+        ({"ttl": 0}, ValueError, "minimum is 1 ms"),
+        ({"ttl": -1}, ValueError, "negative"),
+        ({"ttl": "51000w"}, ValueError, "hundred years"),
+        ({"ttl": "3000w"}, ValueError, "maximum is 50 years"),
+        ({"ttl": "forever"}, ValueError, 'or "never"'),
+        ({"ttl": True}, TypeError, "must not be True"),
     ],
 )
 def test_wrong_settings(given, kind, reason):
@@ -651,8 +665,8 @@ def test_alter_keeps_what_is_fixed():
 
 
 def test_a_setting_of_a_newer_version_is_not_ignored():
-    with pytest.raises(VersionError, match="'ttl'"):
-        TopicSettings.from_json({"partitions": 1, "ttl": "1d"})
+    with pytest.raises(VersionError, match="'tier'"):
+        TopicSettings.from_json({"partitions": 1, "tier": "s3"})
     assert set(TopicSettings._fields) >= settings.FIXED
 
 
@@ -662,7 +676,7 @@ def test_tuning():
         *(32 << 20, 0.5, 60.0, True, 128 << 10, 256, 5.0),
         *(1 << 20, 4 << 20),
         *(1 << 20, 1_024, 64 << 10, 16 << 10, 1 << 20),
-        *(8_192, 4_096),
+        *(8_192, 4_096, 65_536, 1 << 20, 1.0),
     )
     assert Tuning(journal_bytes=65_536, background=False)._replace(background=True).journal_bytes == 65_536
     with pytest.raises(AttributeError):
@@ -692,7 +706,8 @@ def test_results_are_plain_json():
 
 def test_the_floor_imports_nothing_heavy():
     modules = ", ".join(
-        f"tailrace.{name}" for name in ("errors", "limits", "arguments", "settings", "names", "records", "types")
+        f"tailrace.{name}"
+        for name in ("errors", "extras", "limits", "arguments", "settings", "names", "records", "types")
     )
     # The package's own __init__ loads the whole engine, so the floor is given an empty one in its place.
     program = (

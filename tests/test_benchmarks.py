@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 from benchmarks import engine, engine_reads, engine_stage, groups, page, peers, report, stores
+from benchmarks.engine_segments import QUESTIONS, WORK_COLD, WORK_WARM
 
 from tailrace.bench.cases import MICROSECONDS, RATE, Case, Goal, Result, percentile
 from tailrace.bench.pace import Pace
@@ -25,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def command(results: Path, *options: str, name: str = "groups") -> list[str]:
-    tiny = ["--quick", "--seconds", "0.5", "--rounds", "1", "--results", str(results)]
+    tiny = ["--quick", "--seconds", "0.2", "--rounds", "1", "--results", str(results)]
     return [sys.executable, "-m", "benchmarks", name, *tiny, *options]
 
 
@@ -49,6 +51,7 @@ def case(name: str = "", **fields) -> Case:
 # The whole command.
 
 
+@pytest.mark.slow
 def test_what_needs_no_other_process_is_measured_beside_the_peers_that_are_there(tmp_path):
     text, rows = measured(tmp_path, "--only", "consume,commit", "--only", "process,join")
     assert {row["work"] for row in rows} >= {
@@ -93,6 +96,17 @@ def test_a_terminated_run_leaves_no_directory_and_no_process(tmp_path):
     assert list(tmp_path.iterdir()) == []
     _, alive = psutil.wait_procs(children, timeout=20)
     assert alive == []
+
+
+@pytest.mark.slow
+def test_questions_about_many_segments_are_measured_cold_and_warm(tmp_path):
+    _, rows = measured(tmp_path, "--only", "segments", "--alone", name="engine")
+    cold, warm = [[row for row in rows if row["work"] == work] for work in (WORK_COLD, WORK_WARM)]
+    assert len(cold) == 2 * (len(QUESTIONS) + 1)
+    assert len(warm) == 2 * len(QUESTIONS)
+    assert all(row["median"] > 0 for row in rows)
+    assert all((row["ratio"] is None) == (row["system"] == "plain file") for row in cold)
+    assert [bool(row["goals"]) for row in warm] == [row["ratio"] is not None for row in warm] == [False, True] * 4
 
 
 @pytest.mark.slow
@@ -216,6 +230,25 @@ def test_the_page_is_written_with_its_goals_and_its_picture(tmp_path, monkeypatc
     assert json.loads(figures.read_text("utf-8"))["machine"]["quick"] is True
     assert list((tmp_path / "results").iterdir()) == []
     assert f"written: {figures}" in capsys.readouterr().out
+
+
+def test_a_run_of_many_segments_alone_keeps_what_was_measured_of_the_engine(tmp_path, monkeypatch):
+    """Its rows are a section of their own, which says under which load they were measured, and that ratios count."""
+    path = tmp_path / "page.md"
+    path.write_text("# Benchmarks of the engine\n\nkept\n\n# Benchmarks of groups\n\nkept as well\n", "utf-8")
+    monkeypatch.setattr(page, "PAGE", path)
+    monkeypatch.setattr(page.put, "__defaults__", (path,))
+    row = Case(WORK_WARM, "Tailrace", "topics(), 5 segments", "-", MICROSECONDS, lambda _: [1.0])
+    facts = dict.fromkeys(("date", "tailrace", "python", "sqlite", "processors", "processor", "system"), "x")
+    facts |= {"file_system": "ext4", "load_at_start": 9.0, "load_at_end": 8.0, "rounds": 4, "others_share": 0.5}
+    engine._write_docs([Result(row, [[40.0]])], facts, [report.noise(facts)])
+    first, own, last = re.split(r"^(?=# )", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    assert first == "# Benchmarks of the engine\n\nkept\n\n"
+    assert last == "# Benchmarks of groups\n\nkept as well\n"
+    assert own.startswith("# Benchmarks of many segments\n")
+    assert "| Tailrace | topics(), 5 segments | 40.0 | 40.0 |" in own
+    for told in ("The ratios count.", "load 9.0 before and 8.0 after", "NOISY: other processes took 50%"):
+        assert told in own
 
 
 def test_a_noisy_machine_is_told_of():

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from examples.shop import damage, questions
+from examples.shop import forget as forgetting
 from examples.shop.acknowledged import Acknowledged, Notebook, Written, notes
 from examples.shop.audit import audit, read_everything
 from examples.shop.crew import Kill
@@ -150,7 +151,7 @@ def check_page(text: str, acknowledged: int) -> None:
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\"' <]+", text)) == {SVG.strip("{}")}
     pictures = {svg.find(f"{SVG}title").text: svg for svg in root.iter(f"{SVG}svg")}
-    assert len(pictures) == 5
+    assert len(pictures) == 6
     lag = next(svg for title, svg in pictures.items() if title.startswith("Orders that the group"))
     assert lag.find(f"{SVG}path") is not None
     throughput = next(svg for title, svg in pictures.items() if title.startswith("Records appended a second"))
@@ -164,3 +165,12 @@ def check_page(text: str, acknowledged: int) -> None:
     assert figures["acknowledged"] == figures["found"] == f"{acknowledged:,}"
     assert (figures["lost"], figures["doubled"], figures["of them torn"]) == ("0", "0", "0")
     assert "tailrace verify" in "".join(pre.text for pre in root.iter("pre"))
+
+
+def test_what_is_forgotten_is_gone_and_nothing_else(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        found = forgetting.forget(log)
+        assert not any(found.faults().values()), found.faults()
+        assert (found.carts_shown, found.erased, found.deleted) == (2_000, 40, 3)
+        assert "backups" in str(found.unreached)
+        assert found._replace(files=["x"]).faults()["1 files hold a line of the erased customer"]

@@ -86,7 +86,7 @@ def test_a_batch_that_is_not_run_again_is_a_fault(shop):
     assert streamed(compared).back_seconds == pytest.approx(9.0)
     faults = streamed(compared, first_after=2).faults()
     assert [fault for fault, found in faults.items() if found] == [
-        "Spark went on with batch 2 after the kill, not with 1"
+        "Spark continued with batch 2 after the kill, not with 1"
     ]
 
 
@@ -167,10 +167,11 @@ def test_a_driver_that_ends_by_itself_is_named_with_its_file(tmp_path, shop, mon
 
 
 @pytest.fixture
-def with_spark():
+def with_spark(monkeypatch):
     reason = launch.missing()
     if reason is not None:
         pytest.skip(reason)
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", launch.java_options())
 
 
 @pytest.mark.slow
@@ -202,7 +203,7 @@ def test_a_short_demo_with_spark(tmp_path):
 def check_page(text: str, found: int) -> None:
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
     pictures = {svg.find(f"{SVG}title").text: svg for svg in root.iter(f"{SVG}svg")}
-    assert len(pictures) == 8
+    assert len(pictures) == 9
     flow = next(svg for title, svg in pictures.items() if title.startswith("Clicks that the stream"))
     assert "kill" in [label.text for label in flow.iter(f"{SVG}text")]
     figures = {div.find("dt").text: div.find("dd").text for div in root.iter("div")}

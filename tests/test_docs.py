@@ -26,6 +26,7 @@ from tests.meaning import record_meaning
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
+README_LINES_MAX = 250
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -307,13 +308,18 @@ def test_every_error_is_listed_with_code_parent_fields_and_hint():
     assert set(rows) == set(error_tree())
 
 
+def test_the_readme_is_short():
+    assert len(README.read_text("utf-8").splitlines()) < README_LINES_MAX
+
+
 def test_settings_are_listed_with_their_defaults():
     from tailrace.settings import TopicSettings
     from tailrace.types import Settings
 
     text = REFERENCE.read_text("utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE))
-    defaults = TopicSettings().to_json()
+    # Whether a topic had its first record with a ttl is stored, and not shown.
+    defaults = {**TopicSettings().to_json(), "ttl": "never"}
     assert set(defaults) == set(Settings.__annotations__)
     assert {name: shown.get(name) for name in defaults} == {name: repr(value) for name, value in defaults.items()}
 
@@ -359,10 +365,11 @@ def test_the_byte_tables_are_those_of_the_code():
     state = tails.State(*range(101, 112))
     shown = {name: layout for name, layout in layouts().items() if not name.startswith("Stats")}
     block = list(struct.unpack(shown.pop("Tails 2"), tails.pack_block(7, state, 99)))
-    del block[9]  # the checksum, which parse_block() compares
-    assert block == [7, *state, 99]
+    del block[-1]  # the checksum, which parse_block() compares
+    *before, synced_chain, last, safe, start = state
+    assert block == [7, *before, last, safe, start, 99, synced_chain]
     assert shown == {
-        "Frame 1": frame.HEADER.format,
+        "Frame 1": frame.HEADER.format.replace("32s", frame.ATTRIBUTES.format[1:]),
         "Segment 1": segment.HEADER.format,
         "Segment 2": segment.TRAILER.format,
         "Tails 1": tails.IDENTITY.format + words,
@@ -370,7 +377,7 @@ def test_the_byte_tables_are_those_of_the_code():
         "Journal 2": journal.ENTRY.format,
         "Journal 3": journal.PART.format,
     }
-    assert (frame.HEADER.size, segment.HEADER.size, segment.TRAILER.size, segment.ENTRY.size) == (80, 64, 96, 40)
+    assert (frame.HEADER.size, segment.HEADER.size, segment.TRAILER.size, segment.ENTRY.size) == (96, 64, 96, 40)
     assert (tails.BLOCK_BYTES, tails.SLOT_BYTES, tails.HEADER_BYTES) == (96, 256, 4_096)
     assert (tails.READY_WORD * 8, tails.SLOTS_WORD * 8, tails.WATCHED_WORD * 8, tails.WAKE_POSITION) == (
         64,

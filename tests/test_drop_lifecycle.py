@@ -10,6 +10,7 @@ import pytest
 
 import tailrace
 from tailrace.disk.backup_point import Moment
+from tailrace.disk.catalog import SlotPlace
 from tailrace.disk.files import Files
 from tailrace.errors import StorageError, TopicNotFoundError
 
@@ -151,3 +152,98 @@ def test_a_backup_beside_somebody_who_drops_and_makes_topics(log, tmp_path, monk
         else:
             assert names == {"orders", "other"}
             assert copy.topic("orders").read().count() == 200
+
+
+# Slots.
+
+
+def come_and_go(log: tailrace.Log, count: int) -> tuple[int, int]:
+    """Make and drop topics one after another; how many slots there are then, and the size of the tails."""
+    for number in range(count):
+        topic = log.topic(f"passing.{number}", partitions=2)
+        topic.append(b"x", partition=0, durable=False)
+        topic.drop()
+    log.engine.refresh()
+    return log.engine.store.tails.slots(), (Path(log.location) / "tails").stat().st_size
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2_000, marks=pytest.mark.long)])
+def test_slots_of_dropped_topics_are_used_again(log, count):
+    few = come_and_go(log, 10)
+    assert come_and_go(log, count) == few
+    path = log.location
+    log.close()
+    os.unlink(f"{path}/tails")
+    with tailrace.open(path) as again:
+        assert come_and_go(again, 3) == few
+        assert again.topic("orders").read().count() == 200
+        assert again.verify().ok
+
+
+def test_the_lowest_slots_are_given_first(log):
+    engine = log.engine
+    for name in "abcd":
+        log.topic(name, partitions=2).append("x", partition=0)
+    slots = {name: engine.entry(name).slots for name in "abcd"}
+    log.topic("c").drop()
+    log.topic("a").drop()
+    log.topic("e", partitions=3).append("x", partition=0)
+    assert engine.entry("e").slots == (*slots["a"], slots["c"][0])
+    log.topic("b").alter(partitions=3)
+    assert engine.entry("b").slots == (*slots["b"], slots["c"][1])
+    log.topic("f").append("x")
+    assert engine.entry("f").slots == (slots["d"][1] + 1,)
+
+
+def test_who_holds_a_dropped_topic_never_sees_its_successor_in_the_slot(log, tmp_path):
+    orders = log.topic("orders")
+    entry = log.engine.entry("orders")
+    scan = iter(orders.read(partition=0))
+    first = next(scan)
+    producer = orders.producer()
+    with tailrace.open(log.location, "r") as reader, log.transaction() as tx:
+        other = reader.topic("orders")
+        assert other.get(0, partition=0).value == first.value
+        tx.append("other", "more")
+        orders.drop()
+        successor = log.topic("successor", partitions=2)
+        for _ in range(300):
+            successor.append("successor", partition=0, durable=False)
+        assert log.engine.entry("successor").slots == entry.slots
+        with pytest.raises(TopicNotFoundError):
+            other.get(0, partition=0)
+        with pytest.raises(TopicNotFoundError):
+            log.engine.partition(entry, 0)
+        assert reader.topic("successor").read().count() == 300
+    try:
+        assert all(record.value == b"x" * 100 for record in scan)
+    except TopicNotFoundError:
+        pass
+    producer.append("goes to a topic of the old name")
+    producer.close()
+    assert [record.text for record in log.topic("orders").read()] == ["goes to a topic of the old name"]
+    assert log.topic("successor").read().count() == 300
+    assert log.verify().ok
+
+
+def test_a_backup_while_a_slot_gets_another_topic(log, tmp_path, monkeypatch):
+    find, done = Moment._find, []
+
+    def found(self: Moment, place: SlotPlace, newest: int) -> None:
+        find(self, place, newest)
+        if place.slot == log.engine.store.catalog.next_slot - 1 and not done:
+            done.append(place.slot)
+            slots = log.engine.entry("orders").slots
+            log.topic("orders").drop()
+            for _ in range(60):
+                log.topic("successor", partitions=2, segment_bytes=4_096).append("y" * 100, partition=0)
+            assert log.engine.entry("successor").slots == slots
+
+    monkeypatch.setattr(Moment, "_find", found)
+    log.backup(tmp_path / "backup")
+    assert done
+    assert not tailrace.Log.restore(tmp_path / "backup", tmp_path / "to").damage
+    with tailrace.open(tmp_path / "to") as again:
+        assert [record.text for record in again.topic("successor").read()] == ["y" * 100] * 60
+        assert [info.name for info in again.topics()] == ["other", "successor"]
+        assert again.verify().ok

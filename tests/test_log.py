@@ -166,7 +166,7 @@ def test_a_second_open_shares_the_engine_and_has_settings_of_its_own(tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "shop")
         two = tailrace.open(tmp_path / "link", durable=False, io="mmap", timeout="1s")
         assert two.engine is one.engine
-        assert (one.durable, two.durable) == (0.0, None)
+        assert (one.backend.durable, two.backend.durable) == (0.0, None)
         two.topic("orders").append("hello")
         two.close()
         # What a handle wrote is on disk when it is closed, though the engine lives on.
@@ -361,8 +361,9 @@ def test_handles_can_be_pickled_and_open_at_their_first_use(tmp_path):
     with tailrace.open(tmp_path / "shop", "x", durable="50ms", io="mmap", timeout=timedelta(seconds=5)) as log:
         topic = log.topic("orders", partitions=2)
         copied = pickle.loads(pickle.dumps(log))
-        assert (copied.mode, copied.durable, copied.io, copied.timeout) == ("a", 0.05, "mmap", 5.0)
-        assert copied.live is None
+        inner = copied.backend
+        assert (copied.mode, inner.durable, inner.io, inner.timeout) == ("a", 0.05, "mmap", 5.0)
+        assert inner.live is None
         copied_topic = pickle.loads(pickle.dumps(topic))
         assert copied_topic.append("hello", partition=1) == (1, 0)
         assert topic.get(0, 1).text == "hello"
@@ -408,7 +409,7 @@ def test_namespaces_are_logs_of_their_own(tmp_path):
         with log.namespace("Ä/b") as first, log.namespace("ä/b") as second:
             first.topic("orders").append("one")
             second.topic("orders").append("two")
-            assert first.durable is None
+            assert first.backend.durable is None
             assert first.topic("orders").get(0).text == "one"
             assert second.topic("orders").get(0).text == "two"
             assert log.namespaces() == ["Ä/b", "ä/b"]

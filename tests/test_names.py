@@ -190,7 +190,27 @@ def test_a_star_inside_of_a_level_selects_nothing_and_is_refused(text):
             check(text)
 
 
-@pytest.mark.parametrize("text", ["...", "*", "a", "a.*", "*.b...", "__group.a"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x..", "The topic name 'x..' has an empty level"),
+        (".x", "The topic name '.x' has an empty level"),
+        ("", "A topic name must not be empty"),
+        ("a\n", "holds a control character"),
+        ("a...b", "has ... in it, which may only be the end of a pattern"),
+        ("a..*", "The pattern 'a..*' has an empty level"),
+        ("a...b...", "has ... before its end"),
+        ("x" * 256, "has 256 bytes; the maximum is 255"),
+    ],
+)
+def test_what_no_topic_can_match_is_refused_in_one_sentence(text, said):
+    with pytest.raises(InvalidNameError) as caught:
+        names.validate_match(text, "match")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["...", "*", "a", "a.*", "*.b...", "__group.a", "__group..."])
 def test_what_can_select_topics(text):
     assert names.validate_match(text, "match") is text
 

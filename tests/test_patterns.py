@@ -29,8 +29,9 @@ from tailrace.errors import (
 )
 from tailrace.names import validate_pattern
 from tailrace.read import follow
-from tailrace.read import span as spans
-from tailrace.read.span import READERS_OPEN_MAX, matching
+from tailrace.read import request as requests
+from tailrace.read.request import matching
+from tailrace.read.span import READERS_OPEN_MAX
 
 TIME = 1_700_000_000_000_000
 # Generous, because a busy machine must not look like a bug.
@@ -443,7 +444,7 @@ class TestFollow:
         log.topic("s.a").append("a")
         log.topic("s.c").append("c")
         dropped = []
-        real = spans.open_span
+        real = requests.open_span
 
         def open_span(engine, entry, index, request):
             if entry.name == "s.c" and not dropped:
@@ -451,7 +452,7 @@ class TestFollow:
                 log.topic("s.c").drop()
             return real(engine, entry, index, request)
 
-        monkeypatch.setattr(spans, "open_span", open_span)
+        monkeypatch.setattr(requests, "open_span", open_span)
         monkeypatch.setattr(follow, "open_span", open_span)
         assert next(iterator).text == "a"
         log.topic("s.a").append("a2")

@@ -509,6 +509,8 @@ def test_settings_create_a_topic_or_must_match(log):
         "retain": "forever",
         "retain_bytes": None,
         "keep_unread": False,
+        "ttl": "never",
+        "mutable": False,
     }
     log.topic("orders", partitions=3, durable="50ms")
     with pytest.raises(errors.SettingsMismatchError, match="partitions is 3, not 4") as caught:
@@ -695,6 +697,8 @@ def test_trim_forgets_by_offset_time_and_place(log):
     assert [record.offset for record in topic.read(limit=1)] == [30]
     with pytest.raises(errors.OffsetOutOfRangeError):
         topic.trim(101)
+    with pytest.raises(ValueError, match='before="active" would remove every record'):
+        topic.trim("active")
     assert topic.trim("latest") == 70
     assert list(topic.read()) == []
     assert topic.append("x").offset == 100

@@ -11,7 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import bulk, testing
-from tailrace.bulk import InlinePart, abandon, build, commit, stage, sweep_staged
+from tailrace.bulk import InlinePart, abandon, build, commit, commits, stage, sweep_staged
 from tailrace.disk import staging
 from tailrace.disk.commit import Committer
 from tailrace.disk.files import Files
@@ -217,8 +217,8 @@ class TestOnce:
             assert abandon(log, [part]) == 1
             return made
 
-        combine = bulk.combine
-        monkeypatch.setattr(bulk, "combine", then)
+        combine = commits.combine
+        monkeypatch.setattr(commits, "combine", then)
         with pytest.raises(StorageError, match="gone"):
             commit(log, [part, InlinePart("a", 0, build(["2"]))])
         assert texts(log) == []
@@ -285,13 +285,13 @@ class TestDrops:
 
     def test_a_commit_that_finds_its_parts_gone_says_so(self, log, monkeypatch):
         part = stage(log, "a", 0, build(["1"]))
-        look = bulk.check_present
+        look = commits.check_present
 
         def then(files, each):
             log.topic("a").drop()
             look(files, each)
 
-        monkeypatch.setattr(bulk, "check_present", then)
+        monkeypatch.setattr(commits, "check_present", then)
         with pytest.raises(TopicNotFoundError, match="dropped"):
             commit(log, [part])
 

@@ -136,10 +136,10 @@ class TestPlanning:
         parts = plan(log, "orders", *wanted)
         assert asked_for_segments() == []
         with monkeypatch.context() as patch:
-            patch.setattr(plans, "_plan_newest", lambda engine, span: None)
+            patch.setattr(plans, "_plan_newest", lambda engine, span, now: None)
             slow = plan(log, "orders", *wanted)
         assert asked_for_segments()
-        assert parts == slow
+        assert [part._replace(moment=0) for part in parts] == [part._replace(moment=0) for part in slow]
         monkeypatch.undo()
         texts = [record.text for part in parts for batch in read(part) for record in batch]
         assert texts == [f"{index}{letter}" for index in range(20) for letter in "abc"[start:stop]]

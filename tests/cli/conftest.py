@@ -90,3 +90,13 @@ def cli(tmp_path, monkeypatch) -> Iterator[Cli]:
     cli = Cli(tmp_path / "log")
     yield cli
     cli.end()
+
+
+@pytest.fixture
+def shop(cli) -> Cli:
+    """Two topics, one of them with two partitions."""
+    cli.ok("topic", "create", "orders", "--set", "partitions=2", "--set", "compress=zstd")
+    cli.ok("append", "orders", "a", "b", "c", "--partition", "0")
+    cli.ok("append", "orders", "d", "--partition", "1")
+    cli.ok("append", "sensors.eu.t1", "20")
+    return cli

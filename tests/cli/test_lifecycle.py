@@ -17,7 +17,7 @@ import tailrace
 from tailrace.cli.app import root
 from tailrace.disk.files import Files
 from tailrace.testing import steered
-from tests.cli.test_process import Terminal
+from tests.cli.terminal import Terminal
 
 ROUNDS_MAX = 400
 
@@ -174,7 +174,7 @@ def test_an_interrupted_backup_says_what_is_there(tmp_path, interrupted, before)
             opened.topic("orders").append("new")
     result = run("-L", str(log), "backup", str(backup))
     assert result.exit_code == 130
-    holds = f"and {backup} still holds the backup of before, whole." if before else f"{backup} is no backup yet"
+    holds = f"and {backup} still holds the previous backup, whole." if before else f"{backup} is no backup yet"
     assert "Interrupted." in result.stderr
     assert "The log is not changed" in result.stderr
     assert holds in result.stderr

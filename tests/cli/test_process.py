@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -11,20 +10,9 @@ import time
 
 import pytest
 
-import tailrace
 from tests.cli.conftest import COMMAND
+from tests.cli.terminal import Terminal, count, fill, read_line, wait_for
 from tests.processes import is_readable
-
-
-def fill(cli, count: int, topic: str = "orders") -> None:
-    with tailrace.open(cli.path, durable=False) as log:
-        log.topic(topic).extend([b"%08d" % number for number in range(count)])
-
-
-def read_line(process: subprocess.Popen[bytes], seconds: float = 30) -> bytes:
-    ready = is_readable(process.stdout, seconds)
-    assert ready, "nothing came"
-    return process.stdout.readline()
 
 
 def test_a_reader_that_leaves_is_no_failure(cli):
@@ -125,21 +113,6 @@ def test_a_full_disk_under_stdout_is_told(cli):
     assert b"Traceback" not in stderr
 
 
-def count(cli, topic: str = "orders") -> int:
-    try:
-        with tailrace.open(cli.path, "r") as log:
-            return log.topic(topic).read().count()
-    except tailrace.errors.TailraceError:
-        return 0
-
-
-def wait_for(condition, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)
-
-
 def test_follow_across_processes(cli):
     cli.ok("append", "other", "a")
     process = cli.start("tail", "orders", "-o", "jsonl")
@@ -201,38 +174,6 @@ def test_a_large_input_needs_little_memory(cli):
     stdout, stderr = process.communicate(timeout=100)
     assert stdout == b"orders[0]@0..1999999  (2000000 records)\n", stderr
     assert int(stderr) < 150_000, "kilobytes"
-
-
-class Terminal:
-    """A command whose stdin, stdout and stderr are a terminal."""
-
-    def __init__(self, cli, *arguments: str, columns: int = 80, **variables: str) -> None:
-        self.master, slave = pty.openpty()
-        variables["COLUMNS"] = str(columns)
-        self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave, variables=variables)
-        os.close(slave)
-
-    def until(self, text: bytes) -> bytes:
-        seen = b""
-        while text not in seen:
-            ready = is_readable(self.master, 30)
-            assert ready, seen
-            seen += os.read(self.master, 4096)
-        return seen
-
-    def finish(self) -> bytes:
-        seen = b""
-        while True:
-            try:
-                data = os.read(self.master, 4096)
-            except OSError:
-                break
-            if not data:
-                break
-            seen += data
-        os.close(self.master)
-        self.process.wait(timeout=30)
-        return seen
 
 
 def test_the_question_names_the_count(cli):

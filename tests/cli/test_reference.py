@@ -31,7 +31,7 @@ WALKED = {" ".join(path): command for path, command in walk(root)}
 
 
 def test_the_commands_of_this_release():
-    topic = {f"topic {name}" for name in ("ls", "create", "show", "alter", "trim", "drop")}
+    topic = {f"topic {name}" for name in ("ls", "create", "show", "alter", "trim", "delete", "erase", "drop")}
     namespace = {"namespace ls", "namespace drop"}
     group = {f"group {name}" for name in ("ls", "show", "reset", "evict", "drop")}
     bench = {f"bench {name}" for name in ("write", "read", "tail")}

@@ -15,7 +15,7 @@ from tailrace.cli.invocation import Invocation
 from tailrace.cli.quoting import quote
 from tailrace.cli.resume import go_on
 from tests.cli.conftest import COMMAND
-from tests.cli.test_process import count, read_line, wait_for
+from tests.cli.terminal import count, read_line, wait_for
 
 
 def offered(stderr: bytes) -> str:

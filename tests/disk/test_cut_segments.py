@@ -12,6 +12,7 @@ import pytest
 import tailrace
 from tailrace import log as logs
 from tailrace import settings
+from tailrace.disk.files import Files
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header
 from tailrace.errors import CorruptionError
@@ -74,8 +75,9 @@ class Closed:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-    """No threads: each log is opened for a few calls."""
+    """No threads, since each log is opened for a few calls; no waits of doctor for a writer, since there is none."""
     monkeypatch.setattr(settings, "TUNING", Tuning(background=False))
+    monkeypatch.setattr(Files, "sleep", lambda files, seconds: None)
 
 
 def read(log) -> dict[int, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.disk import codec, frame
 from tailrace.disk.columns import Columns, columns
+from tailrace.disk.runs import skim_run, take_run
 from tailrace.errors import LimitError, VersionError
 from tailrace.limits import FRAME_BODY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_RECORDS_MAX
 
@@ -19,6 +21,9 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 BYTES = st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"x" * 5_000]))
 ROW = st.tuples(st.none() | BYTES, st.none() | BYTES, st.binary(max_size=20))
 TIMES = st.one_of(st.just(TIME), st.integers(TIME, TIME + 1_000), st.integers(TIME - 2**32, TIME + 2**32), INT64)
+
+# When a record expires: 0 for one that does not.
+EXPIRIES = st.sampled_from([0, 0, TIME, TIME + 1]) | st.integers(frame.EXPIRY_US_MIN, frame.EXPIRY_US_MAX)
 
 
 def written(frames: Sequence[frame.Prepared], base: int = 0, chain: int = 0) -> bytes:
@@ -50,6 +55,52 @@ def rows(found: Sequence[Columns]) -> list[tuple[int, int, bytes | None, bytes |
     ]
 
 
+def expiries(found: Sequence[Columns]) -> list[int]:
+    return [each.expires(index) for each in found for index in range(each.count)]
+
+
+@settings(max_examples=150)
+@given(st.lists(EXPIRIES, min_size=1, max_size=30), st.booleans(), st.sampled_from([0, 1, 2]))
+def test_expiries_come_back_and_their_bounds_hold(given_expiries: list[int], one: bool, number: int) -> None:
+    count = len(given_expiries)
+    stored = given_expiries[0] if one else [expiry or frame.NEVER for expiry in given_expiries]
+    (made,) = frame.prepare([b"value"] * count, None, None, TIME, number, expiry=stored)
+    wanted = [given_expiries[0] or frame.NEVER] * count if one else [expiry or frame.NEVER for expiry in given_expiries]
+    assert expiries(read(written([made]))) == wanted
+    header = frame.read_header(written([made]))
+    assert header is not None
+    low, high = header.expiry
+    known = [expiry for expiry in wanted if expiry != frame.NEVER]
+    if not known:
+        assert (low, high, made.flags, made.attributes) == (0, 0, 0, frame.PLAIN)
+        return
+    assert low * 1_000_000 <= min(known) < (low + 1) * 1_000_000
+    assert high == (frame.EXPIRY_OPEN if frame.NEVER in wanted else -(-max(known) // 1_000_000))
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(ROW, EXPIRIES), min_size=1, max_size=12))
+def test_runs_have_the_expiries_of_their_frames(
+    given_rows: list[tuple[tuple[bytes | None, bytes | None, bytes], int]],
+) -> None:
+    data = written([frame.prepare_one(*row, TIME, 0, expiry) for row, expiry in given_rows], chain=5)
+    taken = take_run(data, 0, 0, 0, 5, 100)
+    assert taken is not None
+    assert taken.at == len(data) == skim_run(data, 0, 0, 5)[0]
+    assert rows([taken.run]) == rows(read(data))
+    assert expiries([taken.run]) == [expiry or frame.NEVER for _, expiry in given_rows]
+    assert taken.run.expiry is None or taken.run.expiry_low == min(expiries([taken.run]))
+
+
+def test_a_placeholder_for_removed_records() -> None:
+    made = frame.prepare_removed(70_000, TIME, TIME + 5)
+    header = frame.read_header(written([made]))
+    assert header is not None
+    assert (header.removed, header.lost, header.placeholder, header.span) == (True, False, True, 70_000)
+    (found,) = read(written([made], base=7))
+    assert (found.count, found.base_offset, found.index_at(12), found.expiry) == (0, 7, 0, None)
+
+
 @pytest.mark.parametrize("number", [codec.NONE, codec.ZSTD, codec.LZ4])
 @settings(max_examples=150)
 @given(given_rows=st.lists(ROW, min_size=1, max_size=30), data=st.data())
@@ -75,29 +126,41 @@ def test_records_come_back(
 
 
 @settings(max_examples=150)
-@given(ROW, INT64, st.sampled_from([0, 1, 2]), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
+@given(ROW, INT64, st.sampled_from([0, 1, 2]), st.integers(0, 2**40), st.integers(0, 2**32 - 1), EXPIRIES)
 def test_one_record_is_the_frame_that_a_list_of_one_gives(
-    row: tuple[bytes | None, bytes | None, bytes], time: int, number: int, base: int, chain: int
+    row: tuple[bytes | None, bytes | None, bytes], time: int, number: int, base: int, chain: int, expiry: int
 ) -> None:
     value, key, headers = row
-    one = frame.prepare_one(value, key, headers, time, number)
-    assert [one] == frame.prepare([value], [key], [headers], time, number)
+    one = frame.prepare_one(value, key, headers, time, number, expiry)
+    assert [one] == frame.prepare([value], [key], [headers], time, number, expiry=expiry)
+    assert [one] == frame.prepare([value], [key], [headers], time, number, expiry=[expiry or frame.NEVER])
     placed = frame.place([one], base, chain)
-    assert frame.place_one(one, base, chain) == (b"".join(placed.buffers), placed.chain)
+    data = b"".join(placed.buffers)
+    assert frame.place_one(one, base, chain) == (data, placed.chain)
+    assert frame.place_counted(one, base, chain) == (data, placed.chain, 1, 1, time, time, one.attributes)
     assert placed.last == 0
     assert placed.span == 1
 
 
 @settings(max_examples=150)
-@given(st.lists(st.tuples(ROW, TIMES), max_size=12))
+@given(st.lists(st.tuples(ROW, TIMES, EXPIRIES), max_size=12))
 def test_frames_of_one_record_are_joined_into_one(
-    given_rows: list[tuple[tuple[bytes | None, bytes | None, bytes], int]],
+    given_rows: list[tuple[tuple[bytes | None, bytes | None, bytes], int, int]],
 ) -> None:
-    singles = [frame.prepare_one(*row, time) for row, time in given_rows]
+    singles = [frame.prepare_one(*row, time, 0, expiry) for row, time, expiry in given_rows]
     joined = frame.join(singles)
     assert rows(read(written(joined))) == rows(read(written(singles)))
+    assert expiries(read(written(joined))) == [expiry or frame.NEVER for _, _, expiry in given_rows]
     assert len(joined) == min(1, len(singles)) or sum(each.size for each in singles) > frame.JOINED_BYTES_MAX
     assert sum(each.span for each in joined) == len(singles)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.binary(max_size=40), TIMES), min_size=2, max_size=12))
+def test_joined_values_are_the_frame_that_a_list_of_them_gives(given_rows: list[tuple[bytes, int]]) -> None:
+    values, times = [value for value, _ in given_rows], [time for _, time in given_rows]
+    joined = frame.join([frame.prepare_one(value, None, b"", time) for value, time in given_rows])
+    assert joined == frame.prepare(values, None, None, times)
 
 
 def test_only_frames_of_one_record_are_joined() -> None:
@@ -107,7 +170,7 @@ def test_only_frames_of_one_record_are_joined() -> None:
     begun = one._replace(flags=frame.MORE)
     large = frame.prepare_one(b"x" * frame.JOINED_BYTES_MAX, None, b"", TIME)
     assert packed.codec == codec.ZSTD
-    keyed, produced = one._replace(key_id=1), one._replace(producer_id=1)
+    keyed, produced = one._replace(key_id=1), one._replace(attributes=frame.Attributes(1).pack())
     for frames in ([one, *many], [one, packed], [begun, one], [one, large], [one, keyed], [produced, one], [one], []):
         assert frame.join(frames) is frames
     assert len(frame.join([one, other])) == 1
@@ -159,7 +222,8 @@ def test_golden_frame() -> None:
     head += bytes.fromhex(
         "0500000000000000 02000000 00000000"  # base 5, span 2, no key
         "40420f0000000000 47420f0000000000"  # times 1000000 and 1000007
-        "0000000000000000 0000 0000 00000000"  # no producer
+        "0000000000000000 0000 0000 00000000"  # no producer, no schema
+        "00000000 00000000 0000000000000000"  # no expiry, reserved
         "efbeadde"  # chain
     )
     head += struct.pack("<I", frame.crc32c(head))
@@ -171,13 +235,14 @@ def test_golden_frame_of_one_record() -> None:
     """The whole frame as bytes, so that a change of any layer below shows."""
     data, chain = frame.place_one(frame.prepare_one(b"hello", None, b"", TIME), 3, frame.salt_chain(0x0102030405060708))
     assert data.hex(" ", 8) == GOLDEN_ONE
-    assert chain == int.from_bytes(data[76:80], "little")
+    assert chain == int.from_bytes(data[92:96], "little")
 
 
 GOLDEN_ONE = (
     "5452463101000000 010000000d000000 0d000000e67ca949 0300000000000000 "
     "0100000000000000 00401e18240a0600 00401e18240a0600 0000000000000000 "
-    "0000000000000000 1c02f9269b7a0e35 0000000005000000 68656c6c6f000000"
+    "0000000000000000 0000000000000000 0000000000000000 1c02f926bd2ca19b "
+    "0000000005000000 68656c6c6f000000"
 )
 
 
@@ -278,14 +343,14 @@ def test_every_byte_of_a_header_counts() -> None:
 
 
 # Bit 11 is LOST, which stands alone.
-BEYOND = [1 << bit for bit in range(10, 16) if bit != 11]
+BEYOND = [1 << bit for bit in range(10, 16) if bit not in (11, 12)]
 
 
-def resealed(**changes: int) -> bytes:
+def resealed(**changes: Any) -> bytes:
     """A header that says something else, under a right CRC."""
     names = (
         "magic", "version", "codec", "flags", "count", "body_length", "raw_length", "body_crc", "base", "span",
-        "key_id", "min_time", "max_time", "producer_id", "producer_epoch", "zero", "sequence", "chain", "crc",
+        "key_id", "min_time", "max_time", "attributes", "chain", "crc",
     )  # fmt: skip
     data = written(frame.prepare([b"value", b"other"], None, None, TIME))
     fields = dict(zip(names, frame.HEADER.unpack_from(data), strict=True)) | changes
@@ -295,11 +360,51 @@ def resealed(**changes: int) -> bytes:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"version": 2}, {"version": 0}, {"codec": 3}, *({"flags": bits} for bits in (3 << 5, 128, 256, *BEYOND))],
+    [
+        {"version": 2},
+        {"version": 0},
+        {"codec": 3},
+        {"key_id": 1},
+        {"key_id": 1, "flags": 1 << 10},
+        *({"flags": bits} for bits in (3 << 5, 3 << 7, *BEYOND)),
+        *({"attributes": frame.PLAIN[:at] + b"\1" + frame.PLAIN[at + 1 :]} for at in range(24, 32)),
+        {"flags": frame.LOST, "count": 0, "codec": 1},
+        {"flags": frame.REMOVED, "count": 0, "codec": 1},
+        {"flags": frame.LOST, "count": 0, "key_id": 1},
+        {"flags": frame.LOST, "count": 0, "attributes": frame.PLAIN[:-1] + b"\1"},
+        {"flags": frame.LOST | frame.MORE, "count": 0},
+    ],
 )
-def test_what_only_a_newer_version_knows_is_a_version_error(changes: dict[str, int]) -> None:
-    with pytest.raises(VersionError):
+def test_what_only_a_newer_version_knows_is_a_version_error(changes: dict[str, Any]) -> None:
+    with pytest.raises(VersionError, match="was written by a newer version of Tailrace") as caught:
         frame.read_header(resealed(**changes), 0)
+    assert caught.value.hint is not None
+    assert "upgrade" in caught.value.hint
+
+
+def test_a_producer_and_a_schema_are_read() -> None:
+    given = frame.Attributes(1 << 63, 65_535, 7, (1 << 31) - 1)
+    header = frame.read_header(resealed(attributes=given.pack()), 0)
+    assert header is not None
+    assert frame.Attributes.unpack(header.attributes) == given
+    assert frame.Attributes.unpack(frame.PLAIN) == frame.Attributes()
+    data = frame.place_one(frame.prepare_one(b"v", None, b"", TIME)._replace(attributes=given.pack()), 0, 7)[0]
+    assert struct.unpack_from("<QHHI", data, 56) == given[:4]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"key_id": 1}, *({"attributes": bytes(at) + b"\1" + bytes(31 - at)} for at in range(32))]
+)
+def test_runs_take_what_a_reader_of_single_frames_takes(changes: dict[str, Any]) -> None:
+    data, chain = frame.place_one(frame.prepare_one(b"value", None, b"", TIME)._replace(**changes), 0, 7)
+    try:
+        known = frame.read_header(data) is not None
+    except VersionError:
+        known = False
+    taken = take_run(data, 0, 0, 0, 7, 10)
+    assert (taken is not None) == known
+    assert skim_run(data, 0, 0, 7)[3] == (0 if known else -1)
+    assert not known or (taken is not None and taken.chain == chain)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +421,13 @@ def test_what_only_a_newer_version_knows_is_a_version_error(changes: dict[str, i
         {"codec": 1, "raw_length": 1},
         {"raw_length": 1_000},
         {"min_time": TIME + 1},
+        # Bounds of the expiry without its column, the column without bounds, and bounds that are none.
+        *({"attributes": frame.PLAIN[:at] + b"\1" + frame.PLAIN[at + 1 :]} for at in range(16, 24)),
+        {"flags": frame.EXPIRY_ONE},
+        {"flags": frame.EXPIRY_EACH},
+        {"flags": frame.EXPIRY_ONE, "attributes": frame.Attributes(expiry_high=7).pack()},
+        {"flags": frame.EXPIRY_ONE, "attributes": frame.Attributes(expiry_low=8, expiry_high=7).pack()},
+        {"flags": frame.LOST, "count": 0, "attributes": frame.Attributes(expiry_low=7, expiry_high=7).pack()},
     ],
 )
 def test_absurd_headers_are_no_frames(changes: dict[str, int]) -> None:
@@ -351,7 +463,7 @@ def test_a_damaged_body_does_not_fit() -> None:
 def header_of(flags: int, count: int, body: bytes, span: int | None = None) -> frame.Header:
     span = count if span is None else span
     crc = frame.crc32c(body)
-    return frame.Header(0, flags, count, len(body), len(body), crc, 0, span, 0, TIME, TIME, 0, 0, 0, 0, 0)
+    return frame.Header(0, flags, count, len(body), len(body), crc, 0, span, 0, TIME, TIME, frame.PLAIN, 0, 0)
 
 
 def test_gaps_are_offsets_relative_to_the_frame() -> None:

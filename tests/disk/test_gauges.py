@@ -141,6 +141,8 @@ def test_three_processes_one_of_them_killed(path):
     writers = [Writer(path) for _ in range(3)]
     first, second, third = writers
     try:
+        for writer in writers:
+            writer.tell("0")  # Open: a beat beside an opening process finds the file locked, and waits for the next.
         first.tell("100", "beat")
         second.tell("200", "beat", "5000")
         third.tell("300", "beat", "30")

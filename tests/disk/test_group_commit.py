@@ -33,7 +33,7 @@ class Disk:
         for waiter in waiters:
             waiter.first = self._take(waiter.frames)
 
-    def commit_one(self, partition: object, frames: object, expect: int | None, sync: bool) -> int:
+    def commit_one(self, partition: object, frames: object, expect: int | None, sync: bool, *_: object) -> int:
         self.gate.wait()
         self.sizes.append(1)
         return self._take(frames)
@@ -76,7 +76,7 @@ def test_those_who_come_meanwhile_share_one_commit(disk):
 
 
 def test_a_leader_that_appends_in_a_handler_does_not_wait_for_itself(disk):
-    def commit_one(partition: object, frames: object, expect: int | None, sync: bool) -> int:
+    def commit_one(partition: object, frames: object, expect: int | None, sync: bool, *_: object) -> int:
         if frames == ("outer",):
             assert disk.queue.submit(None, ("inner",), None) == 0
         return disk._take(frames)
@@ -403,7 +403,7 @@ def test_records_of_several_threads_become_one_frame(tmp_path, monkeypatch):
     with tailrace.open(tmp_path / "log") as log:
         topic = log.topic("orders")
         topic.append(b"first")
-        queue = log.engine.store.queue
+        queue = log.engine.store.writer.queue
         files.gate.clear()
         told: dict[int, int] = {}
 
@@ -426,7 +426,7 @@ def test_records_of_several_threads_become_one_frame(tmp_path, monkeypatch):
             assert record.value == b"%d" % number
             assert record.key == (b"key" if number % 2 else None)
             assert record.headers == ({"number": str(number).encode()} if number % 3 else {})
-        reader = log.engine.store.reader(topic.route(log.engine).partitions[0])
+        reader = log.engine.store.reader(topic.backend.route(log.engine).partitions[0])
         assert [found.header.count for found in reader.frames(0, 10)] == [1, 1, 8]
         reader.close()
         assert log.verify().ok

@@ -184,7 +184,7 @@ def test_the_newest_record_is_one_small_read(log: tailrace.Log) -> None:
     partition = engine.partition(engine.entry("t"), 0)
     reader = engine.store.reader(partition)
     calls = counting(log, reader)
-    reader.stand(3_001)
+    reader.seek_end(3_001)
     topic.append(b"first")
     assert [column.values() for column, _ in reader.pieces(3_001, partition.end)] == [[b"first"]]
     # Nothing was walked over to get there.
@@ -192,15 +192,15 @@ def test_the_newest_record_is_one_small_read(log: tailrace.Log) -> None:
     before = calls["read"]
     for number in range(20):
         topic.append(b"%d" % number, durable=number % 5 == 0)
-        run = reader.newest(3_002 + number, partition.end)
+        run = reader.read_newest(3_002 + number, partition.end)
         assert run is not None
         assert run.values() == [b"%d" % number]
     topic.extend([b"a", b"b"])
-    assert reader.newest(3_022, partition.end) is None
+    assert reader.read_newest(3_022, partition.end) is None
     assert [column.values() for column, _ in reader.pieces(3_022, partition.end)] == [[b"a", b"b"]]
     assert calls["read"] >= before
     reader.close()
-    assert reader.newest(3_024, partition.end + 1) is None
+    assert reader.read_newest(3_024, partition.end + 1) is None
 
 
 DYING = """

@@ -111,7 +111,7 @@ def test_what_was_hinted_at_stays_in_memory_for_readers(tmp_path, files):
         [path] = [path for path in (tmp_path / "log").rglob("*.seg") if b"099099" in path.read_bytes()]
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            size = topic.route(log.engine).partitions[0].state.position
+            size = topic.backend.route(log.engine).partitions[0].state.position
             buffer = bytearray(size)
             try:
                 read = os.preadv(descriptor, [buffer], 0, os.RWF_NOWAIT)

@@ -45,7 +45,7 @@ def test_they_follow_the_write_and_touch_it(tmp_path, files, size):
     with tailrace.open(tmp_path / "log") as log:
         topic = log.topic("orders")
         topic.append(b"first")
-        state = topic.route(log.engine).partitions[0].state
+        state = topic.backend.route(log.engine).partitions[0].state
         files.notes.clear()
         while not any(zeros for _, _, zeros in files.notes):
             topic.append(b"x" * size)

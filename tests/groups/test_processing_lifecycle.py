@@ -13,10 +13,11 @@ from tailrace import errors
 from tailrace.engine.engine import Engine
 from tailrace.groups.consumer import Consumer
 from tailrace.groups.member import Member
+from tailrace.groups.membership import Membership
 from tailrace.groups.session import Session
+from tailrace.local.transaction import LocalTransaction
 from tailrace.names import group_topic
 from tailrace.write.producer import Producer
-from tailrace.write.transaction import Transaction
 from tests.consuming import LONG, cursor, fill, in_thread, locks, numbers, wait_until
 
 
@@ -48,10 +49,10 @@ class TestClosingBesideProcess:
         fill(log, "t", 10)
         future = log.topic("held").producer(linger="20s").append("kept")
         met = threading.Event()
-        commit, close = Transaction._commit, Producer.close
+        commit, close = LocalTransaction.commit, Producer.close
 
         def meet():
-            consumer = log._consumers()[0]
+            consumer = log.backend.consumers()[0]
             met.set()
             wait_until(consumer.is_closed)
 
@@ -60,16 +61,16 @@ class TestClosingBesideProcess:
                 meet()
             return record.value
 
-        def committed(self, calls, enlisted):
+        def committed(self, calls, enlisted, removals):
             if moment == "commit" and 8 in enlisted[0].moves.values():
                 meet()
-            commit(self, calls, enlisted)
+            return commit(self, calls, enlisted, removals)
 
         def closed(self):
             ended()
             close(self)
 
-        monkeypatch.setattr(Transaction, "_commit", committed)
+        monkeypatch.setattr(LocalTransaction, "commit", committed)
         monkeypatch.setattr(Producer, "close", closed)
         ended = in_thread(lambda: log.process("t", function, "out", group="g", stop=stop, batch=4))
         assert met.wait(LONG)
@@ -91,13 +92,14 @@ class TestClosingBesideProcess:
 
         def stood_up(self):
             monkeypatch.setattr(Member, "release", release)
-            consumer, me = log._consumers()[0], threading.get_ident()
+            consumer, me = log.backend.consumers()[0], threading.get_ident()
             inside.set()
 
             def is_waited_for():
-                return consumer._closing and consumer._mutex.locked() and consumer._session.thread == me
+                guard = consumer._session.guard
+                return guard.closing and guard.mutex.locked() and guard.thread == me
 
-            wait_until(lambda: log.is_closed() or is_waited_for())
+            wait_until(lambda: log.closed or is_waited_for())
             release(self)
 
         monkeypatch.setattr(Member, "release", stood_up)
@@ -129,7 +131,7 @@ class TestClosingBesideProcess:
         monkeypatch.setattr(Consumer, "close", failed)
         with pytest.raises(type(error), match="no"):
             log.close()
-        assert log.is_closed()
+        assert log.closed
         assert future.result(LONG).offset == 0
         monkeypatch.undo()
         with tailrace.open(path) as log:
@@ -157,26 +159,26 @@ class TestClosingBesideTransactions:
         consumer.poll(2)
         committing, leaving = threading.Event(), threading.Event()
         enlisted = []
-        commit, leave = Transaction._commit, Session.leave
+        commit, leave = LocalTransaction.commit, Membership.leave
 
-        def committed(self, calls, cursors):
+        def committed(self, calls, cursors, removals):
             enlisted.extend(cursors)
             committing.set()
             assert leaving.wait(LONG)
-            commit(self, calls, cursors)
+            return commit(self, calls, cursors, removals)
 
-        def left(self, positions):
+        def left(self, offsets):
             leaving.set()
             wait_until(lambda: not worker.is_alive() or getattr(enlisted[0], "committed", False))
-            leave(self, positions)
+            leave(self, offsets)
 
         def work():
             with log.transaction() as tx:
                 tx.append("out", "2 records")
                 consumer.commit(tx)
 
-        monkeypatch.setattr(Transaction, "_commit", committed)
-        monkeypatch.setattr(Session, "leave", left)
+        monkeypatch.setattr(LocalTransaction, "commit", committed)
+        monkeypatch.setattr(Membership, "leave", left)
         worker = threading.Thread(target=work)
         worker.start()
         assert committing.wait(LONG)
@@ -192,21 +194,22 @@ class TestClosingBesideTransactions:
         fill(log, "t", 4)
         consumer = log.consumer("t", "g", commit="manual")
         consumer.poll(2)
-        commit = Transaction._commit
+        commit = LocalTransaction.commit
 
-        def committed(self, calls, cursors):
-            if not fails:
-                commit(self, calls, cursors)
-            in_thread(log.close)()
+        def committed(self, calls, cursors, removals):
             if fails:
-                commit(self, calls, cursors)
+                in_thread(log.close)()
+                return commit(self, calls, cursors, removals)
+            positions = commit(self, calls, cursors, removals)
+            in_thread(log.close)()
+            return positions
 
         def work():
             with log.transaction() as tx:
                 tx.append("out", "2 records")
                 consumer.commit(tx)
 
-        monkeypatch.setattr(Transaction, "_commit", committed)
+        monkeypatch.setattr(LocalTransaction, "commit", committed)
         if fails:
             with pytest.raises(errors.ClosedError):
                 work()
@@ -223,7 +226,7 @@ class TestClosingBesideTransactions:
                 tx.extend("out", [record.value for record in consumer.poll()])
                 consumer.commit(tx)
                 waiting = in_thread(lambda: numbers(consumer.poll(timeout=LONG)))
-                wait_until(lambda: consumer._session.resting)
+                wait_until(lambda: consumer._session.guard.resting)
             assert cursor(log) == 2
             fill(log, "t", 1, 2)
             assert waiting() == [2]
@@ -238,28 +241,28 @@ def test_a_handler_that_closes_again_does_not_wait_for_its_own_thread(log, monke
     fill(log, "t", 3)
     consumer = log.consumer("t", "g")
     consumer.poll(1)
-    leave = Session.leave
+    leave = Membership.leave
     polled = []
 
     def is_waiting():
         frame = sys._current_frames().get(other.ident)
-        while frame is not None and frame.f_code is not Consumer._alone.__code__:
+        while frame is not None and frame.f_code is not Session._alone.__code__:
             frame = frame.f_back
         if frame is None:
             return False
-        return "with self._mutex" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        return "with guard.mutex" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
-    def left(self, positions):
-        monkeypatch.setattr(Session, "leave", leave)
+    def left(self, offsets):
+        monkeypatch.setattr(Membership, "leave", leave)
         other.start()
         wait_until(is_waiting)
         # A handler would wait for ever here if it did not know this.
-        assert self.thread == threading.get_ident()
+        assert self.guard.thread == threading.get_ident()
         consumer.close()
-        leave(self, positions)
+        leave(self, offsets)
 
     other = threading.Thread(target=lambda: polled.append(len(consumer.poll())))
-    monkeypatch.setattr(Session, "leave", left)
+    monkeypatch.setattr(Membership, "leave", left)
     consumer.close()
     other.join(LONG)
     assert polled == [0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import tailrace
 from tailrace import errors
-from tailrace.maintain.retention import LAST_US, Rule, SegmentSpan, Verdict, closes, newer_bytes, plan
+from tailrace.maintain.retention import LAST_US, Ranked, Rule, SegmentSpan, Verdict, newer_bytes, plan, should_close
 from tailrace.settings import TopicSettings
 
 NOW = 1_800_000_000_000_000
@@ -95,9 +95,9 @@ def test_a_rule_is_made_of_settings():
     rule = Rule.of(TopicSettings.from_user(retain="1h", retain_bytes="1MiB", keep_unread=["a"], segment_age="2h"))
     assert rule == Rule(HOUR, 1 << 20, False, ("a",), 2 * HOUR)
     assert rule.limited
-    assert rule.asks_groups
+    assert rule.needs_cursors
     assert not Rule.of(TopicSettings(keep_unread=True)).limited
-    assert not Rule.of(TopicSettings(keep_unread=True)).asks_groups
+    assert not Rule.of(TopicSettings(keep_unread=True)).needs_cursors
     assert Rule.of(TopicSettings(retain="read")) == Rule(read=True, segment_age_us=DAY)
 
 
@@ -169,10 +169,28 @@ def test_by_size_the_oldest_of_all_partitions_go_first():
 def test_by_size_counts_what_is_written_as_the_newest():
     idle = pieces(DAY, DAY)
     busy = pieces(3, 2, 1, partition=1)
-    newer = newer_bytes([idle, busy])
-    assert newer[0, 0] == 400
-    assert {newer[0, 10], newer[1, 20]} == {0, 100}
-    assert (newer[1, 0], newer[1, 10]) == (300, 200)
+    ranked = [Ranked.of(idle), Ranked.of(busy)]
+    newer = [[newer_bytes(ranked, number, at) for at in range(len(each.pieces))] for number, each in enumerate(ranked)]
+    assert newer[0][0] == 400
+    assert {newer[0][1], newer[1][2]} == {0, 100}
+    assert newer[1][:2] == [300, 200]
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 100)), max_size=6), min_size=1, max_size=4))
+def test_by_size_the_order_is_that_of_one_list_of_all_segments(partitions):
+    ranked = []
+    for index, rows in enumerate(partitions):
+        made = pieces(*(age for age, _ in rows), partition=index)
+        ranked.append(Ranked.of(piece._replace(bytes=size) for piece, (_, size) in zip(made, rows, strict=True)))
+    # Newest first; of the same age the later partition, and the later segment of a partition.
+    ordered = sorted(
+        ((each.reached[at], index, at) for index, each in enumerate(ranked) for at in range(len(each.pieces))),
+        reverse=True,
+    )
+    total = 0
+    for _, index, at in ordered:
+        assert newer_bytes(ranked, index, at) == total
+        total += ranked[index].pieces[at].bytes
 
 
 def test_times_out_of_order_do_not_mix_up_a_partition():
@@ -274,14 +292,14 @@ def test_what_is_due_waits_for_named_groups_also_before_they_exist():
 )
 def test_an_active_segment_is_closed_when_it_pins_what_is_due(rule, age, oldest, closed):
     piece = SegmentSpan(0, 0, 10, 100, 10, NOW - oldest, LAST_US, sealed=False, created=NOW - age)
-    assert closes(rule, piece, {"billing": [10]}, NOW) is closed
-    assert not closes(rule, piece._replace(sealed=True), {"billing": [10]}, NOW)
-    assert not closes(rule, piece._replace(trouble="it is damaged"), {"billing": [10]}, NOW)
+    assert should_close(rule, piece, {"billing": [10]}, NOW) is closed
+    assert not should_close(rule, piece._replace(sealed=True), {"billing": [10]}, NOW)
+    assert not should_close(rule, piece._replace(trouble="it is damaged"), {"billing": [10]}, NOW)
 
 
 def test_a_large_active_segment_is_closed_when_all_of_it_was_read():
     piece = SegmentSpan(0, 0, 10, 2 << 20, 10, NOW, LAST_US, sealed=False, created=NOW)
     rule = Rule(read=True, segment_age_us=DAY)
-    assert closes(rule, piece, {"billing": [10], "audit": [10]}, NOW)
-    assert not closes(rule, piece, {"billing": [10], "audit": [9]}, NOW)
-    assert not closes(rule, piece, {}, NOW)
+    assert should_close(rule, piece, {"billing": [10], "audit": [10]}, NOW)
+    assert not should_close(rule, piece, {"billing": [10], "audit": [9]}, NOW)
+    assert not should_close(rule, piece, {}, NOW)

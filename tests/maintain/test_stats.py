@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace import errors
 from tailrace.bulk import InlinePart, build, commit
+from tailrace.disk.admin import Admin
 from tailrace.disk.catalog import TopicEntry
 from tailrace.disk.files import Files
 from tailrace.disk.gauges import BUCKETS, Totals, bucket_bounds
@@ -47,7 +49,7 @@ class TestTopics:
         assert orders.newest == moment + timedelta(microseconds=299)
         assert orders.settings["compress"] == "zstd"
         # Zeros written ahead are no records.
-        assert 300 * 80 < orders.bytes <= stored_bytes(log)
+        assert 300 * 96 < orders.bytes <= stored_bytes(log)
         assert orders.to_json()["oldest"] == "2023-11-14T22:13:20.000000Z"
 
     def test_a_trim_and_more_records_are_seen(self, log):
@@ -75,6 +77,33 @@ class TestTopics:
         assert [info.name for info in log.topics("a.*")] == ["a.b", "a.c"]
         assert [info.name for info in log.topics()] == ["a.b", "a.c", "d"]
         assert log.stats().topics == 3
+        with pytest.raises(errors.InvalidNameError, match=r"'a\.\.' has an empty level"):
+            log.topics("a..")
+
+    def test_a_topic_of_a_newer_version_is_listed_and_does_not_hide_the_others(self, log):
+        """One setting that this version does not know makes its own topic unusable, and no other one."""
+        for name in ("a", "b", "c"):
+            log.topic(name, retain="7d").append("x")
+        log.consumer("b", "billing").close()
+        store = log.engine.store
+        with pytest.raises(errors.VersionError):
+            # It is recorded before the answer is refused.
+            Admin(store).alter(log.engine.refresh().by_name["b"].id, {"tier": "s3", "keys": 3}, 1)
+        listed = {info.name: info for info in log.topics()}
+        assert list(listed) == ["a", "b", "c"]
+        assert {name: info.unknown for name, info in listed.items()} == {"a": (), "b": ("keys", "tier"), "c": ()}
+        assert listed["b"].settings == listed["a"].settings
+        assert (listed["b"].records, listed["b"].bytes, listed["b"].partitions) == (1, listed["a"].bytes, 1)
+        assert log.topics("b")[0].to_json()["unknown"] == ["keys", "tier"]
+        assert log.stats().topics == 3
+        for use in (
+            lambda: log.topic("b", partitions=1),
+            lambda: log.topic("b").append("y"),
+            lambda: list(log.topic("b").read()),
+            lambda: log.topic("b").offsets(),
+        ):
+            with pytest.raises(errors.VersionError, match="'keys', which only a newer version"):
+                use()
 
     def test_the_rate_is_that_of_the_time_between_two_calls(self, log):
         topic = log.topic("orders")
@@ -173,7 +202,9 @@ def test_asking_again_touches_no_file_of_an_idle_topic(log):
     first = log.topics()
     assert len({path for path in touched if "/topics/" in path}) >= 200
     touched.clear()
-    assert log.topics() == [info._replace(rate=again.rate) for info, again in zip(first, log.topics(), strict=True)]
+    again = log.topics()
+    # A rate falls from one moment to the next.
+    assert again == [info._replace(rate=now.rate) for info, now in zip(first, again, strict=True)]
     assert touched == []
     log.topic("t007").append("x")
     log.topics()
@@ -182,20 +213,20 @@ def test_asking_again_touches_no_file_of_an_idle_topic(log):
 
 @pytest.mark.slow
 def test_many_topics_can_be_polled(log, capsys):
-    """Five hundred topics, half of them written to; ten thousand take twenty times as long."""
+    """Five hundred topics, half of them written to, in CPU time; ten thousand take twenty times as long."""
     for number in range(500):
         log.topic(f"t{number}", partitions=1)
         if number % 2:
             log.topic(f"t{number}").append("x")
-    began = time.perf_counter()
+    began = time.thread_time()
     log.topics()
-    first = time.perf_counter() - began
-    began = time.perf_counter()
+    first = time.thread_time() - began
+    began = time.thread_time()
     log.stats()
-    stats = time.perf_counter() - began
-    began = time.perf_counter()
+    stats = time.thread_time() - began
+    began = time.thread_time()
     infos = log.topics()
-    listing = time.perf_counter() - began
+    listing = time.thread_time() - began
     assert len(infos) == 500
     with capsys.disabled():
         print(f"\n500 topics: first {first * 1e3:.0f} ms, topics {listing * 1e3:.1f} ms, stats {stats * 1e3:.1f} ms")
@@ -381,7 +412,7 @@ class TestAppendLatency:
             given.append(partition)
             disk._pass(0.05)
 
-        monkeypatch.setattr(type(log.engine.store), "_yield_to_flusher", give_way)
+        monkeypatch.setattr(type(log.engine.store.writer), "_yield_to_flusher", give_way)
         partition = log.engine.store.locate(log.engine.entry("orders").slots[0])
         partition.lock.wanted = True
         topic.append("second", durable=False)

@@ -79,7 +79,7 @@ def test_without_arange_offsets_are_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 def damaged(offsets: tuple[int, ...]) -> FramePart:
     body = struct.pack("<4i", 0, 1, 2, 8) + b"abcdefgh"
-    header = frame.Header(0, 0, 3, len(body), len(body), 0, 0, 3, 0, TIME, TIME, 0, 0, 0, 0, 0)
+    header = frame.Header(0, 0, 3, len(body), len(body), 0, 0, 3, 0, TIME, TIME, frame.PLAIN, 0, 0)
     made = columns(header, body, 30)
     # They are checked when a frame is opened, and once more before Arrow reads through them.
     made.value_offsets = memoryview(struct.pack(f"<{len(offsets)}i", *offsets)).cast("i")

@@ -282,14 +282,14 @@ class TestNewest:
         topic.append(b"before")
         iterator = iter(topic.read("latest", follow=True, timeout=10))
         short = []
-        newest = Reader.newest
+        newest = Reader.read_newest
 
         def noted(reader, start, stop):
             run = newest(reader, start, stop)
             short.append(run is not None)
             return run
 
-        monkeypatch.setattr(Reader, "newest", noted)
+        monkeypatch.setattr(Reader, "read_newest", noted)
         later(0.05, lambda: topic.append(b"first"))
         assert next(iterator).value == b"first"
         expected = []

@@ -11,9 +11,12 @@ from tests.spark import launch
 NEEDS_SPARK = ("spark",)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
         if "tests/spark/" in item.nodeid and not set(NEEDS_SPARK).isdisjoint(getattr(item, "fixturenames", ())):
+            # A session takes ten seconds to start, and a query most of a second.
+            item.add_marker(pytest.mark.slow)
             # One JVM, not one a worker; a cold start on a busy machine takes its time.
             item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(300))

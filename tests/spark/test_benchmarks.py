@@ -17,16 +17,17 @@ from tests.spark import launch
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
-def test_a_tiny_run_reports_every_part_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("parts", "goals"), [("write", 1), pytest.param("", 9, marks=pytest.mark.long)])
+def test_a_tiny_run_reports_its_parts_and_leaves_nothing(tmp_path, parts, goals):
     reason = launch.missing()
     if reason is not None:
         pytest.skip(reason)
-    options = ["--quick", "--scale", "0.001", "--rounds", "1", "--results", str(tmp_path)]
-    quick = {"PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{launch.java_options()}" pyspark-shell'}
+    chosen = ["--only", parts] if parts else []
+    options = [*chosen, "--quick", "--scale", "0.001", "--rounds", "1", "--results", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "spark", *options],
         check=False, cwd=launch.ROOT, capture_output=True, text=True, timeout=550,
-        env={**os.environ, **launch.environment(), **quick},
+        env={**os.environ, **launch.environment()},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # The directory in which it worked is gone.
@@ -35,7 +36,7 @@ def test_a_tiny_run_reports_every_part_and_leaves_nothing(tmp_path):
     found = json.loads((tmp_path / "spark.json").read_text("utf-8"))
     rows = found["results"]
     assert all(row["median"] > 0 and row["durability"] and row["samples"] for row in rows)
-    assert sum(len(row["goals"]) for row in rows) == 9
+    assert sum(len(row["goals"]) for row in rows) == goals
     assert {row["work"] for row in rows if row["goals"]} == {row["work"] for row in rows}
     assert all(row["ratio"] and row["ratio_against"] != "poll" for row in rows if row["goals"])
     assert found["machine"]["pyspark"]

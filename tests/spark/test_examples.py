@@ -363,7 +363,7 @@ def test_as_a_user_runs_it(tmp_path):
     told = [lines.get_nowait() for _ in range(lines.qsize())]
     assert told[-3].startswith("530 in orders.enriched")
     assert told[-2].startswith("1 in orders.rejected")
-    assert "goes on from here" in told[-1]
+    assert "continues from here" in told[-1]
     # Spark's own workers may complain of a pipe that was closed on them; nothing of ours does.
     ours = [line for line in errors if "/examples/" in line or "/src/tailrace/" in line]
     assert ours == []

@@ -28,7 +28,7 @@ def test_example_runs(spark, tmp_path, checkpoint):
         )
     block = block.replace('"shop"', repr(str(tmp_path / "shop"))).replace('"checkpoint"', repr(checkpoint))
     # The last line starts the query and keeps nothing of it.
-    block = block.replace("sales.writeStream", "query = sales.writeStream")
+    block = block.replace("sink.option(", "query = sink.option(")
     names: dict[str, object] = {}
     exec(compile(block, str(README), "exec"), names)
     query = names["query"]

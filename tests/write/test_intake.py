@@ -10,6 +10,7 @@ import pytest
 import tailrace
 from tailrace import errors
 from tailrace.write.intake import UNSET, ArrowRows, Rows, take_in
+from tailrace.write.recipe import Recipe
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -125,7 +126,7 @@ def test_arrow_data_stays_arrow_data():
 def test_a_list_of_bytes_is_taken_as_it_is():
     given = [b"a", b"b"]
     intake = take_in(given)
-    intake.frames(1_700_000_000_000_000, 0, 100)
+    intake.frames(1_700_000_000_000_000, Recipe(0, 100))
     assert intake.values is given
 
 

@@ -13,7 +13,7 @@ import tailrace
 from tailrace.disk.files import Files
 from tailrace.disk.frame import DELTA_MAX, prepare, time_column
 from tailrace.testing import Clock, Faults
-from tailrace.testing.files import SteeredFiles
+from tailrace.testing.files import FaultyFiles
 
 LONG = 30.0
 NOON_US = int(datetime(2030, 6, 1, 12, tzinfo=UTC).timestamp()) * 1_000_000
@@ -173,7 +173,7 @@ def test_a_segment_is_kept_as_long_as_its_youngest_record(tailrace_log, tailrace
 def test_the_clock_of_files_is_read_in_nanoseconds():
     clock = Clock()
     clock.freeze(NOON_US)
-    assert SteeredFiles(clock, Faults()).clock_ns()() == NOON_US * 1_000
+    assert FaultyFiles(clock, Faults()).clock_ns()() == NOON_US * 1_000
     assert Files().clock_ns() is time.time_ns
 
 

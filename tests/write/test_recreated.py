@@ -11,9 +11,9 @@ import pytest
 import tailrace
 from tailrace import errors
 from tailrace.disk.store import Store
+from tailrace.local.transaction import Share
 from tailrace.write.futures import PendingBatch
 from tailrace.write.partitioner import murmur2
-from tailrace.write.transaction import Share
 
 KEYS = [b"key %d" % number for number in range(40)]
 HASHES = {"crc32": zlib.crc32, "murmur2": murmur2}

@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_refused_and_keeps_its_copies(path, tmp_path, har
             with pytest.raises(CorruptionError, match="not backed up") as told:
                 log.backup(tmp_path / "backup", allow_damage=allow_damage)
             assert (told.value.path or "").startswith(str(path / "namespaces"))
-            assert "backup of before" in told.value.hint
+            assert "previous backup" in told.value.hint
     after = everything(tmp_path / "backup")
     assert {name: after.get(name) for name in before} == before
     tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
@@ -166,7 +166,7 @@ def test_one_that_comes_back_while_the_log_is_copied_keeps_its_copies(path, tmp_
     before = everything(tmp_path / "backup")
     with tailrace.open(path) as log:
         monkeypatch.setattr(taking.Backup, "_refuse_lacking", late)
-        with pytest.raises(CorruptionError, match="in the backup of before"):
+        with pytest.raises(CorruptionError, match="in the previous backup"):
             log.backup(tmp_path / "backup")
         monkeypatch.undo()
         after = everything(tmp_path / "backup")

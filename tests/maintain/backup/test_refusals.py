@@ -79,7 +79,7 @@ def test_a_segment_that_went_missing_does_not_cost_its_copy(tmp_path, which):
         with pytest.raises(CorruptionError, match="not backed up") as told:
             log.backup(backup)
         assert (told.value.topic, told.value.first, told.value.last) == ("orders", first, last)
-        assert "whole records of the backup of before are given up" in told.value.hint
+        assert "whole records of the previous backup are given up" in told.value.hint
         assert everything(backup) == before
         assert restored(backup) == good
         report = log.backup(backup, allow_damage=True)

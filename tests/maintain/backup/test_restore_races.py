@@ -265,7 +265,7 @@ def without(backup: Path, wanted: slice) -> None:
 @pytest.mark.parametrize(("wanted", "first"), [(slice(0, 1), 0), (slice(2, 3), 40), (slice(-1, None), 80)])
 def test_a_backup_without_one_of_its_segments_is_restored_where_damage_is_allowed(tmp_path, wanted, first):
     with tailrace.open(tmp_path / "shop") as log:
-        topic = log.topic("orders", segment_bytes=8192)
+        topic = log.topic("orders", segment_bytes=8256)
         for number in range(100):
             topic.append(f"{number} " + "x" * 300)
         log.topic("others").append("whole")

@@ -165,8 +165,19 @@ def test_a_placeholder_of_a_dropped_and_trimmed_topic_is_not_copied(log, tmp_pat
 # The second time.
 
 
+def test_a_partition_with_the_slot_of_a_dropped_topic(log, tmp_path):
+    """Slots that a drop freed are given to new partitions, so that a second one may stand before the first."""
+    first, orders = log.topic("first", partitions=1), log.topic("orders", partitions=1)
+    first.drop()
+    orders.alter(partitions=2)
+    orders.append("in the second", partition=1)
+    log.backup(tmp_path / "backup")
+    with restored(tmp_path) as copy:
+        assert texts(copy) == texts(log) == [(1, 0, None, b"in the second")]
+
+
 def test_only_what_is_new_is_copied(log, tmp_path):
-    topic = fill(log, count=2_000)
+    topic = fill(log, count=1_900)
     first = log.backup(tmp_path / "backup")
     same = log.backup(tmp_path / "backup")
     assert (same.copied_files, same.copied_bytes, same.files) == (0, 0, first.files)
@@ -332,7 +343,7 @@ def test_a_damaged_log(log, tmp_path):
     good = texts(log)
     topic.append("new")
     newest = segments(tmp_path / "log")[-1]
-    flip(newest, 64 + 80 + 9)
+    flip(newest, 64 + 96 + 9)
     log.close()
     with tailrace.open(tmp_path / "log") as log:
         with pytest.raises(CorruptionError, match="not backed up") as told:
@@ -421,7 +432,7 @@ def test_a_damaged_catalog_never_replaces_a_good_backup(log, tmp_path, allowed):
     log.backup(tmp_path / "backup")
     before = texts(log)
     log.topic("new").append("there")
-    flip(min((tmp_path / "log" / "catalog").glob("*.seg")), 64 + 80 + 9)
+    flip(min((tmp_path / "log" / "catalog").glob("*.seg")), 64 + 96 + 9)
     with pytest.raises(CorruptionError, match="was not backed up"):
         log.backup(tmp_path / "backup", allow_damage=allowed)
     with restored(tmp_path) as again:
@@ -444,7 +455,7 @@ def test_what_a_repair_gave_up_is_no_new_damage(log, tmp_path):
     """A placeholder is copied like any frame: the restored log names the same lost range, and nothing else."""
     fill(log, partitions=1, count=300)
     log.sync()
-    flip(segments(tmp_path / "log")[0], 64 + 80 + 9)
+    flip(segments(tmp_path / "log")[0], 64 + 96 + 9)
     log.repair()
     (lost,) = log.verify().lost
     report = log.backup(tmp_path / "backup")
@@ -465,7 +476,7 @@ def test_what_a_repair_gave_up_is_no_new_damage(log, tmp_path):
 def test_what_was_lost_and_trimmed_since_is_not_counted(log, tmp_path):
     topic = fill(log, partitions=1, count=300)
     log.sync()
-    flip(segments(tmp_path / "log")[0], 64 + 80 + 9)
+    flip(segments(tmp_path / "log")[0], 64 + 96 + 9)
     log.repair()
     assert log.backup(tmp_path / "backup").lost_records == 50
     topic.trim({0: 100})

@@ -774,7 +774,7 @@ def append_here(path: Path) -> None:
 
 def test_every_kind_is_told_and_tested():
     here, root = Path(__file__).parent, Path(__file__).parents[3]
-    tests = "".join(each.read_text() for each in [*here.glob("test_*.py"), root / "tests/cli/test_doctor.py"])
+    tests = "".join(each.read_text() for each in [*here.glob("test_*.py"), root / "tests/cli/commands/test_doctor.py"])
     source = "".join(
         each.read_text() for each in (root / "src/tailrace/maintain/doctor").glob("*.py") if each.stem != "kinds"
     )

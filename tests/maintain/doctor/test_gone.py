@@ -358,7 +358,7 @@ def segment_footer(path: Path) -> None:
 
 
 def first_frame(path: Path) -> None:
-    raise_version(sorted(directory(path, "orders", 0).glob("*.seg"))[0], 64, 80, 4, "<B")
+    raise_version(sorted(directory(path, "orders", 0).glob("*.seg"))[0], 64, 96, 4, "<B")
 
 
 def journal(path: Path) -> None:
@@ -370,7 +370,7 @@ def journal(path: Path) -> None:
 
 def catalog(path: Path) -> None:
     (file,) = path.glob("catalog/*.seg")
-    raise_version(file, 64, 80, 4, "<B")
+    raise_version(file, 64, 96, 4, "<B")
 
 
 @pytest.mark.parametrize("change", [segment_header, segment_footer, first_frame, journal, catalog])

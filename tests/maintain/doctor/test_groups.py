@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -61,9 +62,56 @@ def test_a_stopped_member(path):
         process.kill()
         process.communicate()
     told = found(path)
-    # What it wrote within the last half second need not be on disk yet.
-    assert set(told) - {"not-on-disk"} == {"dead-members"}
+    # What it wrote within the last half second need not be on disk yet, and the kill may have hit it in a sync.
+    assert set(told) - {"not-on-disk", "interrupted-sync"} == {"dead-members"}
     shell(told["dead-members"].run)
+
+
+def test_a_partition_without_an_owner(path):
+    """It is reported at once, with the member that is in the way when there is one."""
+    with tailrace.open(path) as log:
+        log.topic("orders").extend([b"x"] * 50)
+    process = consuming(path)
+    try:
+        with tailrace.open(path) as log:
+            log.topic("orders").alter(partitions=3)
+        told = found(path)
+        assert set(told) == {"partition-without-owner"}
+        what = told["partition-without-owner"].what
+        assert what == "Group 'billing' has 1 living member, and none reads orders[1], orders[2]."
+        shell(told["partition-without-owner"].run)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        told = found(path)
+        assert set(told) == {"partition-without-owner", "stopped-member", "stopped-process"}
+        assert "is stopped), and none reads orders[1]" in told["partition-without-owner"].what
+        assert told["partition-without-owner"].run == f"kill -CONT {process.pid}"
+        shell(told["partition-without-owner"].run)
+        # A member that asks for records takes them.
+        with tailrace.open(path) as log, log.consumer("orders", "billing") as consumer:
+            deadline = time.monotonic() + 20
+            while len(consumer.assigned) < 2 and time.monotonic() < deadline:
+                consumer.poll(timeout=0.05)
+            assert found(path) == {}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_silent_member(path):
+    with tailrace.open(path) as log:
+        log.topic("orders").extend([b"x"] * 50)
+        with log.consumer("orders", "billing", commit="manual") as consumer:
+            assert len(consumer.poll(timeout=10)) == 50
+            assert found(path) == {}
+            heartbeat = consumer._session.membership.member.lock_file.heartbeat
+            heartbeat.polled -= 400
+            heartbeat._store(0, round(heartbeat.polled * 1e6) << 1)
+            told = found(path)
+            assert set(told) == {"silent-member"}
+            assert re.search(r"has not polled for 6\.[678]\d*m and has 1 partition", told["silent-member"].what)
+            shell(told["silent-member"].run)
+            assert found(path) == {}
 
 
 def test_a_stuck_member_is_evicted_by_the_command(tailrace_log, tailrace_clock, path):

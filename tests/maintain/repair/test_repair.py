@@ -49,7 +49,7 @@ COUNT = 100
 def path(tmp_path: Path) -> Path:
     """A log with a topic of several segments, a frame for each record."""
     with tailrace.open(tmp_path / "log", durable=False) as log:
-        topic = log.topic("orders", segment_bytes=4_096)
+        topic = log.topic("orders", segment_bytes=4_544)
         for number in range(COUNT):
             topic.append(f"value {number:04d}" + "x" * 40)
     return tmp_path / "log"
@@ -142,7 +142,7 @@ def a_body_byte(path: Path) -> set[int]:
 
 def a_run_of_bytes(path: Path) -> set[int]:
     file = segments(path)[1]
-    flip(file, frames(file)[2][0] + 20, 300)
+    flip(file, frames(file)[2][0] + 20, 340)
     return {30, 31, 32}
 
 
@@ -460,7 +460,7 @@ def test_a_segment_in_a_value_gives_no_records_to_a_repair(tmp_path, sealed, dam
     def filled(name: str, values: list[bytes]) -> Path:
         with tailrace.open(tmp_path / name, durable=False) as log:
             for value in values:
-                log.topic("orders", segment_bytes=4_096).append(value)
+                log.topic("orders", segment_bytes=4_544).append(value)
         return segments(tmp_path / name)[0]
 
     within = filled("inner", [b"inner"] * 5).read_bytes().rstrip(b"\0")
@@ -887,7 +887,7 @@ def test_a_topic_behind_the_end_of_the_catalog_comes_back(path):
     with tailrace.open(path) as log:
         assert [record.value for record in log.topic("later").read()] == [b"kept"]
         assert len(list(log.topic("orders").read())) == COUNT
-        assert log.topic("orders").settings["segment_bytes"] == 4_096
+        assert log.topic("orders").settings["segment_bytes"] == 4_544
     assert tailrace.repair(path).sound
 
 
@@ -911,7 +911,7 @@ def test_a_topic_that_has_no_name_any_more_is_kept_aside(path):
     assert b"kept" in next(Path(kept).rglob("*.seg")).read_bytes()
     with tailrace.open(path) as log:
         assert [info.name for info in log.topics()] == ["orders"]
-        assert log.topic("orders").settings["segment_bytes"] == 4_096
+        assert log.topic("orders").settings["segment_bytes"] == 4_544
 
 
 def test_a_damaged_identity_is_damage(path):

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import MORE, Prepared, place, prepare, salt_chain
-from tailrace.disk.salvage.scan import Anchor, FrameRun, Hole, SegmentScan, reach_behind
+from tailrace.disk.salvage.scan import Anchor, FrameRun, Hole, SegmentScan, reach_after
 from tailrace.disk.segment import HEADER_BYTES, Index, pack_header
 
 SALT = 12_345
@@ -51,7 +51,7 @@ class Made:
 
     def reached(self) -> int | None:
         """The end of the records, where nothing but the frames tells it and there are some behind damage."""
-        behind = reach_behind(self.read, SALT, len(self.data))
+        behind = reach_after(self.read, SALT, len(self.data))
         return None if behind is None else behind.offset
 
     def pieces(self, kind: str) -> list[FrameRun | Hole]:
