@@ -1,4 +1,4 @@
-"""`python -m benchmarks COMMAND`: every command has a module of its own."""
+"""`python -m benchmarks COMMAND`: runs a command, each in a module of its own."""
 
 from __future__ import annotations
 

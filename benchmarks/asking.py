@@ -1,4 +1,4 @@
-"""What the commands of the benchmarks are asked: the options that all of them have, and whether they make sense."""
+"""Options of the benchmark commands: those that all of them have, and their checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Lengths(NamedTuple):
-    """How long a command measures by itself, and with --quick."""
+    """How long a command measures by default, and with --quick."""
 
     seconds: float
     rounds: int
@@ -20,7 +20,7 @@ class Lengths(NamedTuple):
 
 
 def add_common(parser: argparse.ArgumentParser, parts: Collection[str], lengths: Lengths) -> None:
-    """The options that every command has."""
+    """Add the options that every command has."""
     parser.add_argument("--seconds", type=float, help=f"how long to measure in all (default {lengths.seconds:g})")
     parser.add_argument("--rounds", type=int, help=f"how often all systems take their turn (default {lengths.rounds})")
     parser.add_argument("--only", action="append", metavar="PART", help=f"one of {', '.join(parts)}; may be repeated")
@@ -31,7 +31,7 @@ def add_common(parser: argparse.ArgumentParser, parts: Collection[str], lengths:
 def checked(
     parser: argparse.ArgumentParser, arguments: Sequence[str], parts: Collection[str], lengths: Lengths
 ) -> argparse.Namespace:
-    """The answers, with defaults in place of what was not given; nonsense is refused by the parser."""
+    """Return the parsed options with defaults filled in; the parser refuses invalid ones."""
     asked = parser.parse_args(arguments)
     asked.seconds = asked.seconds or (lengths.quick_seconds if asked.quick else lengths.seconds)
     asked.rounds = asked.rounds or (lengths.quick_rounds if asked.quick else lengths.rounds)

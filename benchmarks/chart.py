@@ -1,4 +1,4 @@
-"""The chart of a run: one picture, a bar for each line of the table, coloured by what survives a power cut."""
+"""The chart of a run: a bar for each line of the table, coloured by what survives a power cut."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from html import escape
 
 from examples import svg
 
-from tailrace.bench.cases import RATE, Result
+from tailrace.bench.cases import Result
 
 WIDTH, ROW, GAP, TOP = 900, 20, 34, 44
-# Where the names end, and where the bars do; behind them stand the values.
+# Where the names end, and where the bars do; the values follow.
 NAMES_END, BARS_END = 400, 800
 # What survives a power cut, what survives a kill alone, and what stores nothing.
 COLOURS = {
@@ -23,7 +23,7 @@ COLOURS = {
 
 
 def chart(results: Sequence[Result]) -> str:
-    """Bars one below the other, each kind of work on a logarithmic scale of its own: systems differ a thousandfold."""
+    """Return bars one below the other, each kind of work on its own logarithmic scale: systems differ widely."""
     parts, y = [_legend()], TOP
     for work in dict.fromkeys(result.case.work for result in results):
         some = [result for result in results if result.case.work == work]
@@ -36,7 +36,7 @@ def chart(results: Sequence[Result]) -> str:
 
 
 def promise(level: str) -> str:
-    """The colour's name of a durability level."""
+    """Return the name in the legend for a durability level."""
     if "every second" in level:
         return "on disk every second"
     if "power cut" in level:
@@ -55,10 +55,10 @@ def _legend() -> str:
 
 def _panel(work: str, results: Sequence[Result], top: int) -> str:
     unit = results[0].case.unit
-    better = "more is better" if unit == RATE else "less is better"
+    better = "more is better" if unit.endswith("/s") else "less is better"
     parts = [f'<text class="title" x="10" y="{top + 20}">{escape(work)} ({unit}, {better}, logarithmic)</text>']
     values = [result.median for result in results]
-    # A scale that begins well below the shortest bar, so that it is seen.
+    # A scale that begins well below the shortest bar, so that it is visible.
     low = math.log10(min(values)) - 0.5
     span = max(math.log10(max(values)) - low, 1e-9)
     for index, result in enumerate(results):

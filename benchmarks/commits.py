@@ -1,4 +1,4 @@
-"""Commits: what it costs to remember how far a consumer came, beside one plain write and sync of the same disk."""
+"""Commits: the cost of storing a consumer's cursor, beside one plain write and sync on the same disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC, TARGET, GROUP = "committed", "answers", "committers"
 
 
 def cases(stage: Stage) -> list[Case]:
-    """The plain write and sync is what every other line is compared with."""
+    """Return the cases; every other line is compared with the plain write and sync."""
     stage.filled(TOPIC, RECORDS)
     target = stage.log.topic(TARGET, partitions=1)
 
@@ -45,7 +45,7 @@ def cases(stage: Stage) -> list[Case]:
     ]
 
 
-# Gives a function that does one operation and says how long it took.
+# Yields a function that does one operation and returns how long it took.
 Opened = Callable[[int], Any]
 
 
@@ -86,7 +86,7 @@ def _raw(stage: Stage) -> Opened:
 
 
 def _polled(stage: Stage, commit: Callable[[Any], None]) -> Opened:
-    """One record is polled, and what is then done with it is measured."""
+    """Measure what is done with a record after it was polled."""
 
     @contextmanager
     def opened(_: int) -> Iterator[Callable[[], float]]:
@@ -106,7 +106,7 @@ def _polled(stage: Stage, commit: Callable[[Any], None]) -> Opened:
 
 
 def _iterated(stage: Stage, **settings: Any) -> Opened:
-    """The call for the next record is measured, which commits the one before, or its own."""
+    """Measure the call for the next record, which commits the one before, or its own."""
 
     @contextmanager
     def opened(_: int) -> Iterator[Callable[[], float]]:
@@ -126,7 +126,7 @@ def _iterated(stage: Stage, **settings: Any) -> Opened:
 
 
 def _peer_case(stage: Stage, kind: PeerKind) -> Case:
-    """What acknowledging costs; where taking is all there is, what that costs."""
+    """Measure acknowledging, or taking for a queue that has only that."""
     peer = stage.opened(kind, f"commit-{kind.key}")
     pace = Pace(20, RECORDS // 2)
 

@@ -1,4 +1,4 @@
-"""Consuming: how many records a second reach a consumer one by one, in batches and as Arrow, beside a plain scan."""
+"""Consuming: records per second that reach a consumer one by one, in batches and as Arrow, beside a plain scan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.bench.pace import Pace, timed
 RECORD, BATCH, ARROW = "consume by record", "consume by batch", "consume as Arrow"
 EACH_SECOND = "cursor on disk every second and at the end"
 SCAN_LEVEL = "no cursor"
-# What poll() gives by default, and what process() asks for.
+# The default of poll(), and the size that process() uses.
 BATCHES = (500, 8_192)
 ARROW_RECORDS = 65_536
 BATCH_GOAL, ARROW_GOAL = 0.7, 0.8
@@ -23,7 +23,7 @@ TOPIC, GROUP = "consumed", "readers"
 
 
 def cases(stage: Stage) -> list[Case]:
-    """Tailrace's own cases share one topic, which is read from its beginning each time."""
+    """Return the cases; Tailrace's own share one topic, which is read from its start each time."""
     topic = stage.filled(TOPIC, stage.records)
     few = max(1_000, stage.records // 4)
     made = [
@@ -73,7 +73,7 @@ def _each_record(stage: Stage) -> Case:
         stage.rewound(GROUP, TOPIC)
         with stage.log.consumer(TOPIC, GROUP, commit_every=1) as consumer:
             consumer.lag()
-            # The commit of a record comes with the call for the next one.
+            # The commit of a record happens in the call for the next one.
             next(consumer)
             taken = timed(lambda: [next(consumer) for _ in range(count)])
         return [pace.learn(count, taken)]
@@ -83,7 +83,7 @@ def _each_record(stage: Stage) -> Case:
 
 
 def _batch_cases(stage: Stage, topic: Any, work: str, size: int, what: str, look: Callable[[Any], int]) -> list[Case]:
-    """A plain scan in batches of a size, and a consumer that is asked for as many."""
+    """Return a plain scan in batches of a size, and a consumer that polls as many."""
 
     def scan(_: float) -> list[float]:
         start = perf_counter()
@@ -125,7 +125,7 @@ def _peer_case(stage: Stage, kind: PeerKind) -> Case:
         return [pace.learn(count, timed(lambda: _drain(peer, count)))]
 
     level = peer.level()
-    # Whoever syncs at every record is compared with Tailrace doing so.
+    # A peer that syncs at every record is compared with Tailrace doing so.
     against = "each" if "on disk" in level else "record"
     return Case(RECORD, kind.label, kind.how, level, RATE, measure, against=against)
 
@@ -146,7 +146,7 @@ def _peer_batch_case(stage: Stage, kind: PeerKind) -> Case:
 
 
 def refill(peer: Peer, count: int) -> None:
-    """Have exactly so many values in a queue."""
+    """Make a queue hold exactly `count` values."""
     while peer.take() is not None:
         peer.ack()
     peer.tidy()

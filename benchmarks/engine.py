@@ -17,9 +17,11 @@ from typing import Any
 from benchmarks import (
     engine_appends,
     engine_batches,
+    engine_expiry,
     engine_follow,
     engine_opens,
     engine_reads,
+    engine_segments,
     engine_size,
     engine_steady,
     page,
@@ -44,15 +46,17 @@ PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
     "extend-quick": engine_batches.quick_cases,
     "transaction": engine_batches.transaction_cases,
     "read": engine_reads.cases,
+    "expiry": engine_expiry.cases,
     "follow": engine_follow.cases,
     "open": engine_opens.kill_cases,
     "open-topics": engine_opens.topic_cases,
     "open-cut": engine_opens.cut_cases,
+    "segments": engine_segments.cases,
     "size": engine_size.cases,
 }
 LENGTHS = Lengths(seconds=240.0, rounds=7, quick_seconds=20.0, quick_rounds=3)
 QUICK_LIMIT_SECONDS = 45.0
-# The logs that are opened are the largest things a full run makes; with this much to spare it does not fill a disk.
+# The logs to open are the largest files of a full run; with this much to spare it does not fill a disk.
 SPARE_BYTES = 5 * 10**9
 
 INTRODUCTION = """\
@@ -71,13 +75,13 @@ percentiles over all operations, ratios are medians of the ratios within a round
   than that: Tailrace writes zeros ahead, so that a sync need not record the growth of the file, and several threads
   share a sync.
 - **bare loop** is what an append has to do at least, in one loop and without the append: it shows what is left to gain.
-  Over zeros ahead a sync is quicker, but the disk answers later to whoever was away for some microseconds; a group
+  Over zeros ahead a sync is quicker, but the disk answers later to a process that paused for some microseconds; a group
   commit costs switches between threads even when nothing else is done; making a frame and a state block under a lock
   takes most of the time of an append that does not wait. None of them has arguments, offsets that are checked, other
   processes, or a way to be interrupted.
 - Every turn begins with a fresh topic, database or file and one write that is not timed, and what was written is
   removed after it, except in the **steady state**: there each store is filled with {steady} MB, stays open for the
-  whole run, and every turn goes on where the last one ended. SQLite then overwrites its write-ahead log instead of
+  whole run, and every turn continues where the last one ended. SQLite then overwrites its write-ahead log instead of
   letting it grow, and RocksDB has begun other log files. The limit of those tables is a write over zeros that are on
   disk already, and its sync. The lead is the ratio to the best of the other systems.
 - What does not wait for the disk is at most {turn} MB a turn, so that nothing measures the kernel's write-back.
@@ -92,12 +96,25 @@ percentiles over all operations, ratios are medians of the ratios within a round
 
 ![Tailrace beside others](benchmarks-engine.svg)
 """
+# A section of its own, which a run of this part alone writes as well: other parts keep what was measured of them.
+SEGMENTS_INTRODUCTION = """\
+# Benchmarks of many segments
+
+What `benchmarks/run engine --only segments --write-docs` measured and wrote here: questions that are answered from the
+footers of segments, and how they grow with the number of segments ([decision](decisions/segment-facts.md)).
+
+- **The first question** is timed in a fresh process, in time of the processor, beside a bare loop that opens every
+  segment, reads twice and closes it: its ratio says what Tailrace adds to the least that has to be done.
+- **The same question again** comes after one more append. Its ratio is against the log with the fewest segments: 1 is
+  no growth at all.
+- The ratios count. The durations are those of the machine below, as busy as it was then.
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 0 when it ran to its end, whatever it found."""
+    """Run the requested parts; return 0 if they ran to the end, whatever they found."""
     asked = parse(arguments)
-    # A terminated run leaves by the same way as every other, so that nothing stays behind.
+    # A terminated run exits like every other, so that its files are removed.
     signal.signal(signal.SIGTERM, _stop)
     results, facts = measure(asked)
     notes = _notes(facts, asked)
@@ -105,12 +122,27 @@ def main(arguments: Sequence[str]) -> int:
     for path in report.write(asked.results, "engine", results, facts, data=asked.json, picture=asked.svg):
         print(f"written: {path}")
     if asked.write_docs:
-        introduction = _introduction(facts)
-        picture = page.PAGE.with_name("benchmarks-engine.svg")
-        picture.write_text(chart(results), "utf-8")
-        page.put("\n".join([introduction, report.goal_table(results), "", report.markdown(results, facts, notes), ""]))
-        print(f"written: {page.PAGE}\nwritten: {picture}")
+        _write_docs(results, facts, notes)
     return 0
+
+
+def _write_docs(results: Sequence[Result], facts: dict[str, Any], notes: Sequence[str]) -> None:
+    """Write the sections of what was measured; the questions about many segments have one of their own."""
+    segments = [result for result in results if result.case.work in engine_segments.WORKS]
+    others = [result for result in results if result.case.work not in engine_segments.WORKS]
+    if others:
+        picture = page.PAGE.with_name("benchmarks-engine.svg")
+        picture.write_text(chart(others), "utf-8")
+        page.put(_section(_introduction(facts), others, facts, notes))
+        print(f"written: {picture}")
+    if segments:
+        page.put(_section(SEGMENTS_INTRODUCTION, segments, facts, notes))
+    print(f"written: {page.PAGE}")
+
+
+def _section(introduction: str, results: Sequence[Result], facts: dict[str, Any], notes: Sequence[str]) -> str:
+    parts = [introduction, report.goal_table(results), "", report.markdown(results, facts, notes), ""]
+    return "\n".join(parts)
 
 
 def _introduction(facts: dict[str, Any]) -> str:
@@ -119,7 +151,7 @@ def _introduction(facts: dict[str, Any]) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options, with the defaults of a quick or a full run filled in."""
+    """Parse the options, with the defaults of a quick or a full run filled in."""
     parser = argparse.ArgumentParser(prog="benchmarks/run engine", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less data and fewer rounds, in about a minute")
     add_common(parser, PARTS, LENGTHS)
@@ -130,7 +162,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
-    """The results, and what is to be known of the machine."""
+    """Return the results, and the facts about the machine."""
     watcher = Watcher()
     progress = _progress if sys.stderr.isatty() else lambda _: None
     sizes = Sizes.quick(asked.seconds) if asked.quick else _that_fit(Sizes.full(), asked)
@@ -157,7 +189,7 @@ def _arrow() -> set[str]:
 
 
 def _that_fit(sizes: Sizes, asked: argparse.Namespace) -> Sizes:
-    """The sizes, without logs to open that the disk has no room for."""
+    """Return the sizes, without logs to open that the disk has no room for."""
     asked.results.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(asked.results).free - SPARE_BYTES
     fitting = tuple(size for size in sizes.open_bytes if size < free)

@@ -25,12 +25,12 @@ TEN_GOAL, MANY_GOAL = 3.0, 4.0
 QUICK_GOAL, PRODUCER_GOAL = 150_000, 1_000_000
 TEN, MANY = 10, 64
 APPENDS_MAX = 500_000
-# So much work between two syncs, in microseconds: little, and about what an append does besides its system calls.
+# Work between two syncs, in microseconds: little, and about what an append does besides its system calls.
 WORKS_US = (10, 20)
 
 
 def durable_cases(stage: EngineStage) -> list[Case]:
-    """One thread, each record on disk before the next."""
+    """Return the cases of one thread, each record on disk before the next."""
     return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _durable(stage, size)]
 
 
@@ -56,7 +56,7 @@ def _durable(stage: EngineStage, size: int) -> list[Case]:
 
 
 def _bare_durable(bench: Bench, value: bytes) -> list[Case]:
-    """The same over zeros ahead: with nothing between two syncs, and with some work there."""
+    """Return the same over preallocated zeros: with nothing between two syncs, and with some work there."""
     path = bench.stage.path("zeros")
     how = "write over zeros, fdatasync"
     return [
@@ -71,7 +71,7 @@ def _bare_durable(bench: Bench, value: bytes) -> list[Case]:
 
 
 def thread_cases(stage: EngineStage) -> list[Case]:
-    """Many threads, one partition, each record on disk before its append returns; the limit has one thread."""
+    """Return the cases of many threads on one partition, each append on disk on return; the limit has one thread."""
     value = values_of(SMALL_BYTES, 1)[0]
     work = f"append of one record, durable, many threads on one partition, {size_told(SMALL_BYTES)}"
     bench = Bench(stage, work, f"raw {work}", "append + fdatasync, one thread")
@@ -97,7 +97,7 @@ def thread_cases(stage: EngineStage) -> list[Case]:
 
 
 def quick_cases(stage: EngineStage) -> list[Case]:
-    """One thread, not waiting for the disk, while another process has the log open as well."""
+    """Return the cases of one thread that does not wait for the disk, while another process has the log open."""
     path = {"path": str(stage.directory / "log")}
     holder = stage.closing.enter_context(started("benchmarks.holder", path))
     holder.answer()
@@ -131,7 +131,7 @@ def _quick(stage: EngineStage, size: int) -> list[Case]:
 
 
 def producer_cases(stage: EngineStage) -> list[Case]:
-    """Records handed to a producer one by one, until the last of them is on disk."""
+    """Return the case of records given to a producer one by one, until the last of them is on disk."""
     value = values_of(SMALL_BYTES, 1)[0]
     work = f"producer, {size_told(SMALL_BYTES)}"
     most = TURN_BYTES_MAX // SMALL_BYTES

@@ -1,9 +1,9 @@
 """Bare loops: the steps of an append without the append, which show what is left to gain where a goal is far away.
 
-Nobody else could write or read what they write, and nothing is checked. `zeros_ahead` is the file as the engine has it,
-and with some work between two syncs it shows what it costs to be away from the disk. `gathered` is a group commit and
-nothing else. `lean` makes frames and state blocks as the engine does, under a lock, in one function, and waits
-for the disk over zeros if it is told to.
+No other process could write or read what they write, and nothing is checked. `zeros_ahead` is the file as the engine
+has it, and with some work between two syncs it shows the cost of a pause between disk requests. `gathered` is a group
+commit and nothing else. `lean` makes frames and state blocks as the engine does, under a lock, in one function, and
+waits for the disk over zeros if it is told to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.bench.plain import sync_file
-from tailrace.bench.workers import crew
+from tailrace.bench.workers import worker_threads
 from tailrace.disk.files import Files
 from tailrace.disk.frame import place_one, prepare_one
 from tailrace.disk.tails import BLOCK_BYTES, HAS_SEGMENT, State, pack_block
@@ -54,7 +54,7 @@ def _zeros(path: Path) -> Iterator[_Zeros]:
 
 @contextmanager
 def zeros_ahead(path: Path, data: bytes, work_us: int = 0) -> Iterator[Callable[[int], None]]:
-    """The same bytes written over zeros and synced, again and again, with so much work in between."""
+    """Yield a function that writes the same bytes over zeros and syncs them, repeatedly, with work in between."""
     with _zeros(path) as made:
 
         def write(count: int) -> None:
@@ -69,7 +69,7 @@ def zeros_ahead(path: Path, data: bytes, work_us: int = 0) -> Iterator[Callable[
 
 @contextmanager
 def gathered(path: Path, data: bytes, threads: int) -> Iterator[Callable[[int], object]]:
-    """Threads that wait for a sync which one of them makes for all that came while the last one was made."""
+    """Yield a function for threads that share syncs: one syncs for all that came during the last sync."""
     with _zeros(path) as made:
         waiting: list[threading.Lock] = []
         mutex = threading.Lock()
@@ -99,13 +99,13 @@ def gathered(path: Path, data: bytes, threads: int) -> Iterator[Callable[[int], 
             for _ in range(count):
                 append()
 
-        with crew([repeat] * threads) as tell:
-            yield tell
+        with worker_threads([repeat] * threads) as run:
+            yield run
 
 
 @contextmanager
 def lean(path: Path, value: bytes, zeros_bytes: int = 0) -> Iterator[Callable[[int], None]]:
-    """What one append has to do at least, in one loop: lock, frame, write, state, unlock; over zeros, also a sync."""
+    """Yield a loop of the minimum of an append: lock, frame, write, state, unlock; over zeros, also a sync."""
     file = zeros_file(path, zeros_bytes)
     lock = os.open(path.parent, os.O_RDONLY)
     shared = memoryview(bytearray(BLOCK_BYTES))
@@ -141,7 +141,7 @@ def lean(path: Path, value: bytes, zeros_bytes: int = 0) -> Iterator[Callable[[i
 
 
 def zeros_file(path: Path, size: int) -> int:
-    """A file of zeros that are on disk; its descriptor."""
+    """Create a file of zeros on disk, and return its descriptor."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     zeros = bytes(1 << 20)
     for start in range(0, size, len(zeros)):

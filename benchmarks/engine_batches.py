@@ -32,7 +32,7 @@ TRANSACTION_WORK = f"transaction of {PARTITIONS} records, durable, {SMALL_BYTES}
 
 
 def durable_cases(stage: EngineStage) -> list[Case]:
-    """Each batch is one write and one sync of the limit."""
+    """Return the cases in which each batch is one write and one sync of the limit."""
     return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _durable(stage, size)]
 
 
@@ -45,7 +45,7 @@ def _durable(stage: EngineStage, size: int) -> list[Case]:
 
 
 def quick_cases(stage: EngineStage) -> list[Case]:
-    """Each batch is one write into the page cache of the limit; a copy in memory stands beside it."""
+    """Return the cases in which each batch is one write of the limit into the page cache, beside a copy in memory."""
     return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _quick(stage, size)]
 
 
@@ -91,7 +91,7 @@ def _arrow(values: list[bytes]) -> list[tuple[str, Any]]:
 
 
 def transaction_cases(stage: EngineStage) -> list[Case]:
-    """As many records in one partition and over several; what databases commit in one transaction beside it."""
+    """Return as many records in one partition and over several, beside transactions of databases."""
     values = values_of(SMALL_BYTES, PARTITIONS)
     one = "one partition"
     goals = (Goal("ratio", at_most=TRANSACTION_GOAL),)

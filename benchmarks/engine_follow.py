@@ -11,7 +11,7 @@ P50_GOAL_US, P99_GOAL_US = 80, 1_000
 
 
 def cases(stage: EngineStage) -> list[Case]:
-    """With and without waiting for the disk."""
+    """Return the cases with and without waiting for the disk."""
     goals = (Goal("p50", at_most=P50_GOAL_US), Goal("p99", at_most=P99_GOAL_US))
     how = "append(durable={}) to read(follow=True)"
     return [

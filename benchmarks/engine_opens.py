@@ -1,9 +1,9 @@
 """Opening: how long a log takes to open after its process was killed, and after the power was cut.
 
 A victim has the log open, appends and is killed. For a power cut the log is opened under another boot id, as it would
-be after a reboot, with nothing of it in the page cache; "tails lost" also takes away the file of the tails, which a
-cut may leave in any older state. The clock runs from the call of open() in a fresh process to the end of a topic in
-hand; importing comes before.
+be after a reboot, with none of it in the page cache; "tails lost" also removes the file of the tails, which a cut may
+leave in any older state. The time runs from the call of open() in a new process to the known end of a topic; importing
+comes before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _boots = count()
 
 
 class Place(NamedTuple):
-    """A log, or a store, to be opened."""
+    """A log, or a store, to open."""
 
     path: Path
     # The key of a store, "" for a log of Tailrace.
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 def kill_cases(stage: EngineStage) -> list[Case]:
-    """One large topic; the databases beside the smallest of them."""
+    """Return the cases of one large topic; the databases beside the smallest of them."""
     made = [_killed_case(_named(size), _large(stage, size)) for size in stage.sizes.open_bytes]
     first = stage.sizes.open_bytes[0]
     for kind in stage.kinds(durable=True, value_bytes=LARGE_BYTES):
@@ -57,13 +57,13 @@ def kill_cases(stage: EngineStage) -> list[Case]:
 
 
 def topic_cases(stage: EngineStage) -> list[Case]:
-    """Many topics with a record each."""
+    """Return the cases of many topics with a record each."""
     place, how = _wide(stage), f"{stage.sizes.topics:,} topics"
     return [_killed_case(how, place), _cut_case(how, after_cut(place))]
 
 
 def cut_cases(stage: EngineStage) -> list[Case]:
-    """One large topic, and the most that a recovery has to follow: a segment of single appends from its beginning."""
+    """Return one large topic, and the worst case of a recovery: a segment of single appends followed from its start."""
     first = stage.sizes.open_bytes[0]
     singles = f"{stage.sizes.singles:,} single appends in the newest segment"
     return [
@@ -87,7 +87,7 @@ def _named(size: int) -> str:
 
 
 def after_kill(place: Place) -> Callable[[float], list[float]]:
-    """A measurement of one open on the same boot."""
+    """Return a measurement of one open on the same boot."""
 
     def measure(_: float) -> list[float]:
         _killed(place, {})
@@ -97,7 +97,7 @@ def after_kill(place: Place) -> Callable[[float], list[float]]:
 
 
 def after_cut(place: Place, *, tails_lost: bool = False) -> Callable[[float], list[float]]:
-    """A measurement of one open on another boot."""
+    """Return a measurement of one open on another boot."""
 
     def measure(_: float) -> list[float]:
         _killed(place, {BOOT_ID_VARIABLE: f"boot {next(_boots)}"})
@@ -125,7 +125,7 @@ def _opened(place: Place, variables: dict[str, str]) -> float:
 
 
 def forget(directory: Path) -> None:
-    """Let the page cache forget what is in a directory, as a machine does that starts anew."""
+    """Drop the files of a directory from the page cache, like a reboot does."""
     for path in files_of(directory):
         file = os.open(path, os.O_RDONLY)
         try:
@@ -162,8 +162,8 @@ def _large_store(stage: EngineStage, kind: StoreKind, size: int) -> Place:
 
 def _wide(stage: EngineStage) -> Place:
     path = stage.path("wide")
-    with _in_memory() as quick:
-        # Every new topic is a handful of syncs, which memory answers at once.
+    with in_memory() as quick:
+        # Every new topic is a handful of syncs, which are instant in memory.
         made = quick / "wide" if quick is not None else path
         with tailrace.open(made) as log:
             log.topic(TOPIC).append(b"first")
@@ -177,8 +177,8 @@ def _wide(stage: EngineStage) -> Place:
 
 
 @contextmanager
-def _in_memory() -> Iterator[Path | None]:
-    """A directory in memory for the length of a block, None where there is none."""
+def in_memory() -> Iterator[Path | None]:
+    """Yield a directory in memory for the block, or None if there is none."""
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         yield None
         return

@@ -26,7 +26,7 @@ HEAD = struct.Struct("<II")
 
 
 def cases(stage: EngineStage) -> list[Case]:
-    """Of both sizes of values; everything that is read was written just before and is in memory."""
+    """Return the cases for both sizes of values; the data was written just before and is in memory."""
     return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _sized(stage, size)]
 
 
@@ -122,7 +122,7 @@ def _filled(stage: EngineStage, kind: StoreKind, values: list[bytes], times: int
 
 
 def read_framed(path: Path) -> int:
-    """What a log in plain Python does: a length, a checksum and a value for each record."""
+    """Read like a log in plain Python: a length, a checksum and a value for each record."""
     seen = position = 0
     data = path.read_bytes()
     while position < len(data):
@@ -137,7 +137,7 @@ def read_framed(path: Path) -> int:
 
 
 def whole(read: Callable[[], int], records: int) -> Callable[[float], list[float]]:
-    """A measurement that reads everything again and again for as long as there is time."""
+    """Return a measurement that reads everything repeatedly for as long as there is time."""
 
     def measure(seconds: float) -> list[float]:
         begun = perf_counter()

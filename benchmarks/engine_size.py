@@ -20,7 +20,7 @@ RECORDS_MIN = 1_000_000
 
 
 def cases(stage: EngineStage) -> list[Case]:
-    """What the directory holds more than it did when it was empty, once everything is closed."""
+    """Return the cases: how much larger the directory is than when empty, once everything is closed."""
     random_bytes = random.Random(1).randbytes
     keys = [random_bytes(KEY_BYTES) for _ in range(BATCH_RECORDS)]
     values = [random_bytes(SMALL_BYTES) for _ in range(BATCH_RECORDS)]
@@ -71,5 +71,5 @@ def _grown(path: Path, before: int, times: int) -> float:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files of a directory take of the disk."""
+    """Return the disk space that the files of a directory take."""
     return sum(path.stat().st_blocks * 512 for path in files_of(directory))

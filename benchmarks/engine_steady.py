@@ -1,9 +1,9 @@
-"""Durable appends in the steady state: every system has been written to for a while before it is measured, and goes on.
+"""Durable appends in the steady state: every system has been written to for a while before it is measured.
 
 A fresh store has costs that it loses later, and savings that it loses too: SQLite lets its write-ahead log grow until
 the first checkpoint and overwrites it from then on, which spares each sync the growth of a file; RocksDB begins another
 log file and another table with every 64 MB; a topic has filled segments. So each store is filled once, stays open for
-the whole run, and every turn goes on where the last one ended.
+the whole run, and every turn continues where the last one ended.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tailrace.bench.pace import Work, rated
 
 LIMIT_GOAL = 0.9
 APPENDS_MAX = 500_000
-# The file of the limit; its end is never reached in one turn, and the next turn begins at its beginning.
+# The file of the limit; its end is never reached in one turn, and the next turn begins at its start.
 LIMIT_BYTES = 64 << 20
-# What a frame of one record has besides its value, at most.
+# The maximum overhead of a frame of one record.
 FRAME_BYTES = 128
 
 
 def cases(stage: EngineStage) -> list[Case]:
-    """One thread, each record on disk before the next, in stores that are neither new nor empty."""
+    """Return the cases of one thread, each record on disk before the next, in stores that are neither new nor empty."""
     return [case for size in (SMALL_BYTES, LARGE_BYTES) for case in _durable(stage, size)]
 
 
@@ -74,7 +74,7 @@ def _going_on(topic: tailrace.Topic, value: bytes) -> Work:
 
 
 def _filled(stage: EngineStage, kind: StoreKind, size: int) -> Store:
-    """A store with records in it, which stays open until the run ends."""
+    """Return a store with records in it, which stays open until the run ends."""
     store = kind.open(stage.path(f"steady-{kind.key}"))
     stage.closing.callback(store.close)
     if kind.many:
@@ -103,7 +103,7 @@ def _keeping_on(store: Store, value: bytes) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _over_zeros(path: Path, data: bytes) -> Iterator[Callable[[int], None]]:
-    """The same bytes written one after the other into a file of zeros that is on disk already, each write synced."""
+    """Yield a function that writes the same bytes into a file of zeros that is on disk, each write synced."""
     file = zeros_file(path, LIMIT_BYTES)
     position = 0
 

@@ -28,10 +28,10 @@ PARTS: dict[str, Callable[[Stage], list[Case]]] = {
 }
 LENGTHS = Lengths(seconds=150.0, rounds=7, quick_seconds=9.0, quick_rounds=3)
 QUICK_LIMIT_SECONDS = 24.0
-# So many take-overs a run has at least, unless it is a quick one.
+# The minimum of take-overs in a run, unless it is a quick one.
 TAKEOVERS_MIN = 50
 QUICK_TAKEOVERS = 4
-# The topic that is consumed has so many records for each second of measuring, within bounds.
+# The records of the consumed topic for each second of measuring, within bounds.
 RECORDS_PER_SECOND, RECORDS_MIN, RECORDS_MAX = 20_000, 20_000, 2_000_000
 
 INTRODUCTION = """\
@@ -58,9 +58,9 @@ that whatever disturbs the machine disturbs all of them; rates are medians over 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 0 when it ran to its end, whatever it found."""
+    """Run the requested parts; return 0 if they ran to the end, whatever they found."""
     asked = parse(arguments)
-    # A terminated run leaves by the same way as every other, so that nothing stays behind.
+    # A terminated run exits like every other, so that its files are removed.
     signal.signal(signal.SIGTERM, _stop)
     results, facts = measure(asked)
     absent = ", ".join(missing())
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options, with the defaults of a quick or a full run filled in."""
+    """Parse the options, with the defaults of a quick or a full run filled in."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks groups", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, in under 40 seconds")
     add_common(parser, PARTS, LENGTHS)
@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
-    """The results, and what is to be known of the machine."""
+    """Return the results, and the facts about the machine."""
     watcher = Watcher()
     records = int(min(RECORDS_MAX, max(RECORDS_MIN, asked.seconds * RECORDS_PER_SECOND)))
     records -= records % FRAME_RECORDS

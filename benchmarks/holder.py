@@ -9,7 +9,7 @@ from tailrace.bench.children import request, say
 
 
 def main() -> None:
-    """Say that it is ready, then stay until it is killed."""
+    """Report readiness, then stay until killed."""
     asked = request()
     with tailrace.open(asked["path"]):
         say("ready")

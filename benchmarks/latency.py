@@ -1,4 +1,4 @@
-"""Receipt: how long after the call of append another process that waits for records has it in hand."""
+"""Receipt: the time from the call of append to the receipt in another process that waits for records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P50_GOAL_US, P99_GOAL_US = 150, 2_000
 
 
 def cases(stage: Stage) -> list[Case]:
-    """Tailrace with and without waiting for the disk, and the peers that another process can share."""
+    """Return Tailrace with and without waiting for the disk, and the peers that another process can share."""
     topic = stage.log.topic(TOPIC, partitions=1)
 
     def quickly(data: bytes) -> None:
@@ -59,6 +59,6 @@ def _peer_case(stage: Stage, kind: PeerKind) -> Case:
 
 
 def _receive(spec: dict[str, Any], put: Callable[[bytes], Any], seconds: float) -> list[float]:
-    """One value after another, each when the one before has arrived, so that none waits behind another."""
+    """Measure one value after another, each when the one before has arrived, so that none waits for another."""
     with started("benchmarks.receiver", spec) as child:
         return receive(child, put, seconds, VALUE_BYTES)

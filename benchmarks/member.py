@@ -1,4 +1,4 @@
-"""The member: a process that reads for a group and says what it got, and when."""
+"""The member: a process that reads for a group and reports what it got, and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.bench.children import request, say
 
 
 def main() -> None:
-    """Read until it is killed."""
+    """Read until killed."""
     asked = request()
     with (
         tailrace.open(asked["path"]) as log,

@@ -1,4 +1,4 @@
-"""The opener: a process that opens a log or a store and says how long that took."""
+"""The opener: a process that opens a log or a store and reports how long that took."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tailrace.bench.children import request, say
 
 
 def main() -> None:
-    """Milliseconds from the call to the end of a topic in hand."""
+    """Report the milliseconds from the call of open to the known end of a topic."""
     asked = request()
-    # What is imported is not timed.
+    # Imported before the clock starts.
     assert tailrace.Log is not None
     if asked["kind"]:
         kind = kind_named(asked["kind"])

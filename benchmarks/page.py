@@ -6,8 +6,13 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-# What comes first on the page; a section that is not named here comes behind.
-ORDER = ("# Benchmarks of the engine", "# Benchmarks of groups", "# Benchmarks of Spark")
+# The order of the page; a section that is not named here comes last.
+ORDER = (
+    "# Benchmarks of the engine",
+    "# Benchmarks of many segments",
+    "# Benchmarks of groups",
+    "# Benchmarks of Spark",
+)
 
 
 def put(section: str, page: Path = PAGE) -> None:

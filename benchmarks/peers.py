@@ -1,12 +1,12 @@
-"""The peers: other queues that live in a file, each behind the same few calls.
+"""The peers: other queues that are stored in files, each behind the same few calls.
 
-What each of them does with the disk is read from its source, and for those on SQLite asked of the very connection that
-is measured, because the default of `synchronous` belongs to the SQLite at hand:
+What each of them does with the disk is read from its source, and for those on SQLite from the very connection that is
+measured, because the default of `synchronous` depends on the installed SQLite:
 
 - persist-queue, SQLiteQueue and SQLiteAckQueue: journal_mode=WAL, and synchronous is left as SQLite has it (FULL).
-- persist-queue, Queue: put() flushes to the page cache and syncs only where a file of 100 items ends; the file that
-  says how far it was read is replaced without a sync.
-- litequeue: journal_mode=WAL, synchronous=NORMAL; it has no setting, but its connection is there to be told FULL.
+- persist-queue, Queue: put() flushes to the page cache and syncs only where a file of 100 items ends; the file with
+  the read position is replaced without a sync.
+- litequeue: journal_mode=WAL, synchronous=NORMAL; it has no setting, but its connection can be set to FULL.
 - huey, SqliteStorage: journal_mode=WAL; fsync=None leaves synchronous as SQLite has it (FULL), fsync=True sets FULL.
 - diskcache, Deque: journal_mode=WAL, synchronous=NORMAL; the setting sqlite_synchronous changes that.
 """
@@ -41,34 +41,34 @@ class Peer:
         raise NotImplementedError
 
     def take(self) -> bytes | None:
-        """The oldest value, None when there is none."""
+        """Return the oldest value, or None."""
         raise NotImplementedError
 
     def ack(self) -> None:
-        """Say that what was taken is done with."""
+        """Acknowledge what was taken."""
 
     def take_many(self, count: int) -> int:
-        """Take and acknowledge values in one step, where the library has one; how many there were."""
+        """Take and acknowledge values in one step, if the library has one; return how many there were."""
         raise NotImplementedError
 
     def level(self) -> str:
-        """What survives what once a call has returned."""
+        """Return what survives a kill and a power cut once a call has returned."""
         raise NotImplementedError
 
     def fill(self, values: list[bytes]) -> None:
-        """Put values without waiting for the disk, and have them there at the end; this is never measured."""
+        """Put values without waiting for the disk, and sync at the end; this is never measured."""
         for value in values:
             self.put(value)
 
     def tidy(self) -> None:
-        """Remove what the library keeps of values that are done with."""
+        """Remove what the library keeps of acknowledged values."""
 
     def close(self) -> None:
         raise NotImplementedError
 
 
 class SqlitePeer(Peer):
-    """A queue on SQLite, which can be told how much to sync."""
+    """A queue on SQLite, whose level of syncing can be set."""
 
     def pragma(self, text: str) -> Any:
         raise NotImplementedError
@@ -82,7 +82,7 @@ class SqlitePeer(Peer):
         self.pragma("synchronous=0")
         super().fill(values)
         self.pragma(f"synchronous={synchronous}")
-        # Else the first commit that is measured would bring all of them to the disk.
+        # Otherwise the first measured commit would write all of them to the disk.
         self.pragma("wal_checkpoint(TRUNCATE)")
 
 
@@ -141,7 +141,7 @@ class PersistAck(PersistSqlite):
 
 
 class PersistFile(Peer):
-    """persist-queue's Queue over files: task_done() stores how far it was read."""
+    """persist-queue's Queue over files: task_done() stores the read position."""
 
     acknowledges = True
 
@@ -259,7 +259,7 @@ def _pragma(connection: sqlite3.Connection, text: str) -> Any:
 
 
 class PeerKind(NamedTuple):
-    """A peer as it can be opened."""
+    """A peer that can be opened."""
 
     key: str
     package: str
@@ -305,10 +305,10 @@ def kind_named(key: str) -> PeerKind:
 
 
 def installed() -> list[PeerKind]:
-    """The peers whose packages are there."""
+    """Return the peers whose packages are installed."""
     return [kind for kind in KINDS if kind.package not in missing()]
 
 
 def missing() -> list[str]:
-    """The packages that are not installed."""
+    """Return the packages that are not installed."""
     return [package for package, module in MODULES.items() if importlib.util.find_spec(module) is None]

@@ -1,4 +1,4 @@
-"""Processing: records of one topic through a function into another, and what comes nearest to it elsewhere."""
+"""Processing: records of one topic through a function into another, and the nearest equivalent of the peers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATE_GOAL = 150_000
 
 
 def cases(stage: Stage) -> list[Case]:
-    """process(), and for the peers: take, put into another queue, acknowledge."""
+    """Return process(), and for the peers: take, put into another queue, acknowledge."""
     records = max(10_000, stage.records // 8 // FRAME_RECORDS * FRAME_RECORDS)
     stage.filled(SOURCE, records)
 
@@ -41,7 +41,7 @@ def cases(stage: Stage) -> list[Case]:
 
 
 def identity(record: Record) -> Record:
-    """Every record as it is."""
+    """Return every record unchanged."""
     return record
 
 

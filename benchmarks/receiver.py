@@ -1,4 +1,4 @@
-"""The receiver: a process that waits for records and says how old each was when it came."""
+"""The receiver: a process that waits for records and reports the age of each at its receipt."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tailrace.bench.latencies import age_ns
 
 
 def main() -> None:
-    """Say that it is ready, then the age of each record as it comes, until it is killed."""
+    """Report readiness, then the age of each record on receipt, until killed."""
     asked = request()
     if asked["way"] == "peer":
         peer = kind_named(asked["kind"]).open(Path(asked["path"]))
         say("ready")
         for data in _polled(peer, asked["pause"]):
             age = age_ns(data)
-            # Before it says so, because the parent then goes on to the next one.
+            # Before the answer, after which the parent sends the next one.
             peer.ack()
             say(age)
         return
@@ -41,7 +41,7 @@ def _polled(peer: Peer, pause: float) -> Iterator[bytes]:
 
 def _consumed(log: tailrace.Log, asked: dict[str, Any]) -> Iterator[tailrace.Record]:
     with log.consumer(asked["topic"], asked["group"]) as consumer:
-        # What another receiver has read is passed over; this joins the group as well.
+        # Skips what another receiver has read; this joins the group as well.
         consumer.seek("latest")
         say("ready")
         yield from consumer
@@ -49,7 +49,7 @@ def _consumed(log: tailrace.Log, asked: dict[str, Any]) -> Iterator[tailrace.Rec
 
 def _followed(log: tailrace.Log, asked: dict[str, Any]) -> Iterator[tailrace.Record]:
     topic = log.topic(asked["topic"])
-    # A scan begins when its first record is asked for, so that "latest" would be later than this.
+    # A scan starts when its first record is requested, at which time "latest" may be past the first values.
     records = iter(topic.read(topic.offsets()[0].latest, follow=True))
     say("ready")
     yield from records

@@ -12,12 +12,12 @@ from tailrace.bench.cases import Case, Result
 
 HEADS = ("system", "how", "median", "p99", "ratio", "durability", "goal")
 RIGHT = ("median", "p99", "ratio")
-# From here on a run says that others disturbed it.
+# From this share on a run reports that others disturbed it.
 NOISE_SHARE = 0.1
 
 
 def text(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[str]) -> str:
-    """The tables as plain text."""
+    """Return the tables as plain text."""
     lines = [headline(facts)]
     widths = [max(len(row[index]) for row in [HEADS, *map(cells, results)]) for index in range(len(HEADS))]
     for work, some in by_work(results):
@@ -32,7 +32,7 @@ def text(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[str])
 
 
 def markdown(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[str]) -> str:
-    """The tables as a part of a page."""
+    """Return the tables as a part of a page."""
     lines = [headline(facts)]
     for work, some in by_work(results):
         lines += ["", f"## {work[0].upper()}{work[1:]}", "", f"In {some[0].case.unit}.", ""]
@@ -42,7 +42,7 @@ def markdown(results: Sequence[Result], facts: dict[str, Any], notes: Iterable[s
 
 
 def goal_table(results: Sequence[Result]) -> str:
-    """Every goal on a line of its own, with what was measured."""
+    """Return every goal on a line of its own, with the measured value."""
     lines = ["| work | how | durability | measured | goal | |", "|---|---|---|--:|---|---|"]
     for result in results:
         for goal, met in result.verdicts():
@@ -57,7 +57,7 @@ def goal_table(results: Sequence[Result]) -> str:
 
 
 def headline(facts: dict[str, Any]) -> str:
-    """One line about the machine and the day."""
+    """Return one line about the machine and the day."""
     others = facts.get("others_share")
     busy = "" if others is None else f", other processes took {others:.0%} of the processors"
     if facts.get("real_time"):
@@ -74,19 +74,19 @@ def headline(facts: dict[str, Any]) -> str:
 
 
 def noise(facts: dict[str, Any]) -> str:
-    """A warning when others kept the machine busy, "" when it was quiet."""
+    """Return a warning if other processes kept the machine busy, "" if it was quiet."""
     others = facts.get("others_share") or 0.0
     if others < NOISE_SHARE:
         return ""
     return (
         f"NOISY: other processes took {others:.0%} of the processors meanwhile. Rates are too low and durations too "
         "long; ratios suffer less, since all systems took turns. Ratios of what waits for the disk say little if those "
-        "others synced files as well: whoever lets a file grow then waits for their growth too."
+        "others synced files as well: a system whose file grows then waits for their growth too."
     )
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """How many goals were met, and those that were not."""
+    """Return how many goals were met, and those that were not."""
     found = [(result, goal, met) for result in results for goal, met in result.verdicts()]
     missed = [
         f"{result.case.work}, {result.case.how}: {goal.text()}, was {number(result.figure(goal.figure))}"
@@ -98,7 +98,7 @@ def verdict(results: Sequence[Result]) -> str:
 
 
 def by_work(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """The results of each kind of work, in the order of their first case."""
+    """Return the results of each kind of work, in the order of their first case."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(result.case.work, []).append(result)
@@ -106,7 +106,7 @@ def by_work(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """One row."""
+    """Return one row."""
     case = result.case
     goals = ", ".join(f"{goal.text()}: {'met' if met else 'MISSED'}" for goal, met in result.verdicts())
     return (
@@ -121,7 +121,7 @@ def cells(result: Result) -> tuple[str, ...]:
 
 
 def described(case: Case) -> str:
-    """What a ratio is against, in a word or two."""
+    """Return what a ratio is against, in a word or two."""
     if case.told:
         return case.told
     name = case.against
@@ -136,7 +136,7 @@ def described(case: Case) -> str:
 
 
 def number(value: float | None) -> str:
-    """A figure with as many digits as it deserves."""
+    """Return a figure with as many digits as are significant."""
     if value is None:
         return ""
     size = abs(value)
@@ -146,7 +146,7 @@ def number(value: float | None) -> str:
 
 
 def as_json(results: Sequence[Result], facts: dict[str, Any]) -> dict[str, Any]:
-    """Everything that the table shows, and the value of every round."""
+    """Return everything that the table shows, and the value of every round."""
     rows = [
         {
             "work": result.case.work,
@@ -176,7 +176,7 @@ def write(
     data: Path | None = None,
     picture: Path | None = None,
 ) -> list[Path]:
-    """Store a run as JSON and as a picture, in a directory unless other files are named; the paths."""
+    """Store a run as JSON and as a chart, in a directory unless other files are named, and return the paths."""
     data, picture = data or directory / f"{name}.json", picture or directory / f"{name}.svg"
     for path in (data, picture):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sitting down and standing up: what it costs to join a group and to leave it."""
+"""Joining and leaving: the cost of joining a group and of leaving it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUNDS = 5
 
 
 def cases(stage: Stage) -> list[Case]:
-    """A group of one member, whose cursor moves while it is there."""
+    """Return the cases of a group with one member, whose cursor moves meanwhile."""
     stage.filled(TOPIC, FRAME_RECORDS)
     return [
         _case(stage, "consumer() to the first record", "page cache: members die with a power cut", 0),
@@ -33,7 +33,7 @@ def _visits(stage: Stage) -> list[tuple[float, float]]:
         consumer = stage.log.consumer(TOPIC, GROUP)
         next(consumer)
         joined = perf_counter()
-        # Asking for another record means that the first was processed, so that there is a cursor to store.
+        # Requesting another record marks the first as processed, so that there is a cursor to store.
         next(consumer)
         leaving = perf_counter()
         consumer.close()

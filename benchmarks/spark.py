@@ -1,4 +1,4 @@
-"""The command `spark`: reading, writing and streaming with Spark, beside the least that Python can do there."""
+"""The command `spark`: reading, writing and streaming with Spark, beside the minimum in Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS: dict[str, Callable[[SparkStage], list[Case]]] = {
 }
 ROUNDS = 7
 QUICK_ROUNDS, QUICK_SCALE = 3, 0.2
-# Spark's compiler needs to see a query several times before it is as quick as it gets; the rounds begin with one more.
+# Spark compiles a query better after it ran several times; the rounds begin with one more run.
 WARM_UPS = 1
 
 INTRODUCTION = """\
@@ -45,7 +45,7 @@ bytes and a value of 100 bytes.
   checked before anything is measured.
 - "All columns" is a job whose rows Spark throws away; `sum(length(value))` is a query that looks at one column, of
   which Spark tells no Python source. A read has no durability; that column says what is checked. Frames have 8,192
-  records as large writes make them; frames of 128 are what an application leaves that appends so many at a time.
+  records as large writes make them; frames of 128 are what an application leaves that appends 128 at a time.
 - Each write is one job into a new topic, whole or absent; rows come from Parquet files.
 - A batch of one row has next to no work, so that what is left is what a batch costs; the source beside it only counts.
 - Ten micro-batches have a tenth of a million rows each; the first, for which Spark compiles the query, is left out.
@@ -62,13 +62,13 @@ bytes and a value of 100 bytes.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 0 when it ran to its end, whatever it found."""
+    """Run the requested parts; return 0 if they ran to the end, whatever they found."""
     asked = parse(arguments)
     reason = missing()
     if reason is not None:
         print(reason, file=sys.stderr)
         return 1
-    # A terminated run leaves by the same way as every other, so that nothing stays behind.
+    # A terminated run exits like every other, so that its files are removed.
     signal.signal(signal.SIGTERM, _stop)
     results, facts = measure(asked)
     print(report.text(results, facts, []))
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options, with the defaults of a quick or a full run filled in."""
+    """Parse the options, with the defaults of a quick or a full run filled in."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less data and fewer rounds, in under 2 minutes")
     parser.add_argument("--rounds", type=int, help=f"how often all contestants take their turn (default {ROUNDS})")
@@ -104,7 +104,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
-    """The results, and what is to be known of the machine."""
+    """Return the results, and the facts about the machine."""
     watcher = Watcher()
     progress = _progress if sys.stderr.isatty() else lambda _: None
     progress("starting Spark")
@@ -122,7 +122,7 @@ def measure(asked: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
         results = run(cases, asked.rounds, 1.0, inf, progress)
         where = stage.directory.parent
     progress("")
-    # By now Spark has ended, and with it all time of processors that was this run's own.
+    # By now Spark has ended, so all of its processor time counts as this run's.
     facts = {**watcher.facts(where), **versions, "rounds": asked.rounds, **sizes._asdict()}
     return results, facts
 

@@ -1,4 +1,4 @@
-"""Ten micro-batches: what each costs beyond what Spark itself takes, thrown away and copied."""
+"""Ten micro-batches: the cost of each beyond what Spark itself takes, with results discarded and copied."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ THROWN_AWAY, COPIED = "thrown away", "copied"
 
 
 def cases(stage: SparkStage) -> list[Case]:
-    """The same rows from Parquet files, Arrow files and a topic, a tenth of them in each batch."""
+    """Return the same rows from Parquet files, Arrow files and a topic, a tenth of them in each batch."""
     fill(stage)
     folder = stage.directory / TOPIC
     reader = stage.spark.readStream
-    # A reader of Spark remembers what it was told before, so that each stream has one of its own.
+    # A reader of Spark keeps earlier options, so each stream has one of its own.
     parquet = reader.schema(FIELDS).option("maxFilesPerTrigger", 1).parquet(str(folder / "parquet"))
     arrow = stage.spark.readStream.format("arrow_files").load(str(folder / "arrow")).select("key", "value")
     topic = (
@@ -55,7 +55,7 @@ def cases(stage: SparkStage) -> list[Case]:
 
 
 def fill(stage: SparkStage) -> None:
-    """A file of each kind for a batch, and as many records in the partitions of a topic."""
+    """Write a file of each kind for a batch, and as many records into the partitions of a topic."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""The least that a source or a sink written in Python can do: what Tailrace is measured beside."""
+"""The minimal source and sink in Python: what Tailrace is compared with."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, ti
 
 
 def arrow_schema() -> pa.Schema:
-    """The same columns as Arrow has them."""
+    """Return the same columns in Arrow."""
     kinds = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.int32()]
     return pa.schema(zip((each.split()[0] for each in SCHEMA.split(", ")), kinds, strict=True))
 
 
 class ArrowFiles(DataSource):
-    """The format "arrow_files": a directory of Arrow files, read or written one a task."""
+    """The format "arrow_files": a directory of Arrow files, one read or written per task."""
 
     @classmethod
     def name(cls) -> str:
@@ -54,7 +54,7 @@ class ArrowFiles(DataSource):
 
 
 class FilesReader(DataSourceReader):
-    """Sends the batches of each file as they are."""
+    """Reader that sends the batches of each file as they are."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class FilesReader(DataSourceReader):
 
 
 class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each file is a batch of a stream, read by two tasks."""
+    """Stream reader: each file is a batch of a stream, read by two tasks."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(1)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing: no file comes."""
+        """Do nothing: no file is added."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         return {"file": min(len(os.listdir(self.folder)), start["file"] + 1)}
@@ -120,7 +120,7 @@ def write_file(folder: str, iterator: Iterator[Any]) -> WriterCommitMessage:
 
 
 class FilesStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of each task as they are, again when a batch comes again."""
+    """Stream writer that writes the batches of each task as they are, again if a batch comes again."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -129,14 +129,14 @@ class FilesStreamWriter(DataSourceStreamArrowWriter):
         return write_file(self.folder, iterator)
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 (the name is Spark's)
-        """Nothing: the files are there."""
+        """Do nothing: the files are complete."""
 
     def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803
-        """Nothing."""
+        """Do nothing."""
 
 
 class FilesWriter(DataSourceArrowWriter):
-    """Writes the batches of each task as they are."""
+    """Writer that writes the batches of each task as they are."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -145,14 +145,14 @@ class FilesWriter(DataSourceArrowWriter):
         return write_file(self.folder, iterator)
 
     def commit(self, messages: Any) -> None:
-        """Nothing: the files are there."""
+        """Do nothing: the files are complete."""
 
     def abort(self, messages: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Ticks(DataSource):
-    """The format "ticks": a stream of so many batches of one row each, which come from nowhere."""
+    """The format "ticks": a stream of a number of batches of one row each, without any storage."""
 
     @classmethod
     def name(cls) -> str:
@@ -166,7 +166,7 @@ class Ticks(DataSource):
 
 
 class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Counts up."""
+    """Stream reader that counts up."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -178,7 +178,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(1)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing: it is known where it ends."""
+        """Do nothing: its end is known."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         return {"at": min(self.count, start["at"] + 1)}

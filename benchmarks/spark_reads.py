@@ -32,13 +32,13 @@ CHECKED = "checksums and offsets checked"
 
 
 def cases(stage: SparkStage) -> list[Case]:
-    """All columns of all rows, thrown away by Spark; then what is asked for more often."""
+    """Return all columns of all rows, discarded by Spark; then more common queries."""
     fill(stage)
     rows = stage.sizes.rows
     value = "sum(length(value))"
     ratio, rate = Goal("ratio", at_least=RATIO_GOAL), Goal("median", at_least=RATE_GOAL)
 
-    # A reader of Spark remembers what it was told before, so that each read has one of its own.
+    # A reader of Spark keeps earlier options, so each read has one of its own.
     def files() -> DataFrame:
         return stage.spark.read.format("arrow_files").load(str(stage.directory / TOPIC))
 
@@ -64,7 +64,7 @@ def cases(stage: SparkStage) -> list[Case]:
 
 
 def fill(stage: SparkStage) -> None:
-    """The topic, and files with the same rows in batches as large as its frames."""
+    """Fill the topic, and files with the same rows in batches as large as its frames."""
     import pyarrow as pa
 
     from benchmarks.spark_peers import arrow_schema
@@ -74,7 +74,7 @@ def fill(stage: SparkStage) -> None:
     topic = stage.log.topic(TOPIC, partitions=PARTITIONS)
     small = stage.log.topic(SMALL, partitions=PARTITIONS)
     schema = arrow_schema()
-    # Random, so that nothing is small by accident; the same again and again, as making it takes longest.
+    # Random, so that nothing is small by accident; repeated, since making it takes longest.
     values = fixed(os.urandom(VALUE_BYTES * FRAME_RECORDS), VALUE_BYTES)
     keys = fixed(os.urandom(KEY_BYTES * FRAME_RECORDS), KEY_BYTES)
     steps = stage.sizes.rows // (FRAME_RECORDS * PARTITIONS)
@@ -95,7 +95,7 @@ def fill(stage: SparkStage) -> None:
 
 
 def _fill_small(topic: Any, partition: int, values: Any, keys: Any, records: int) -> None:
-    """The same rows as they come from an application that waits for each of its small batches."""
+    """Append the same rows like an application that waits for each of its small batches."""
     for first in range(0, records, SMALL_FRAME_RECORDS):
         at = first % FRAME_RECORDS
         topic.extend(
@@ -112,7 +112,7 @@ def _times(first: int, count: int) -> Any:
 
 
 def check_same(one: DataFrame, other: DataFrame) -> None:
-    """Nothing is compared that is not the same."""
+    """Raise RuntimeError unless two sources have the same rows: only equal work is compared."""
     seen = [frame.selectExpr("count(*)", "sum(xxhash64(*) % 1000003)").first() for frame in (one, other)]
     if seen[0] != seen[1]:
         raise RuntimeError(f"The rows of the two sources differ: {seen[0]} and {seen[1]}.")
@@ -124,7 +124,7 @@ def throw_away(frame: DataFrame) -> None:
 
 
 def asked(frame: DataFrame, what: str) -> None:
-    """One number of all rows."""
+    """Compute one number of all rows."""
     frame.selectExpr(what).first()
 
 

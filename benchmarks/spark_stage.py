@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 CORES = 2
 PARTITIONS = 4
-# So many records are appended at a time, which makes one frame; the Arrow files have batches of as many.
+# The number of records appended at a time, which makes one frame; the Arrow files have batches of as many.
 FRAME_RECORDS = 8_192
 VALUE_BYTES, KEY_BYTES = 100, 16
-# Enough that the start of a job, a second for a stream, weighs little.
+# Enough that the start of a job, a second for a stream, is negligible.
 ROWS, WRITTEN_ROWS, EVENTS, BATCHES = 6_000_000, 3_000_000, 4_000_000, 30
 # The rows of a stream that comes in ten batches, and of jobs over many partitions, a few in each.
 STREAMED_ROWS, MANY_PARTITIONS, ROWS_EACH = 1_000_000, 1_000, 20
-# A millisecond between two events, which are of so many users.
+# A millisecond between two events, and the number of users.
 FIRST_US, EVENT_US, USERS = 1_763_200_000_000_000, 1_000, 100
 JVM_END_SECONDS_MAX = 30.0
 
 
 class Sizes(NamedTuple):
-    """How large the data is."""
+    """The amounts of data."""
 
     rows: int
     written_rows: int
@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def scaled(cls, scale: float) -> Sizes:
-        """Sizes that fill whole frames of every partition."""
+        """Return sizes that fill whole frames of every partition."""
         step = FRAME_RECORDS * PARTITIONS
         rows = [max(step, round(scale * count / step) * step) for count in (ROWS, WRITTEN_ROWS, EVENTS)]
         streamed = max(10 * 16, round(scale * STREAMED_ROWS / 10) * 10)
@@ -55,7 +55,7 @@ class Sizes(NamedTuple):
 
 
 def missing() -> str | None:
-    """Why Spark cannot run here, and what to do; None when it can."""
+    """Return why Spark cannot run here, and what to do; None if it can."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return 'This needs pyspark and pyarrow: pip install "tailrace[spark]"'
     home = os.environ.get("JAVA_HOME")
@@ -65,7 +65,7 @@ def missing() -> str | None:
 
 
 class SparkStage:
-    """One run's directory, log and session; all of it is ended and removed at the end, however that comes."""
+    """One run's directory, log and session; everything is closed and removed at the end, also after an error."""
 
     spark: SparkSession
 
@@ -92,12 +92,12 @@ class SparkStage:
         self.closing.__exit__(kind, error, trace)
 
     def fresh(self, kind: str) -> Path:
-        """A path that was never used, for a checkpoint or a folder."""
+        """Return an unused path, for a checkpoint or a folder."""
         self._names += 1
         return self.directory / f"{kind}-{self._names}"
 
     def versions(self) -> dict[str, str]:
-        """What else was at work."""
+        """Return the versions of the other software."""
         import pyarrow
         import pyspark
 
@@ -106,7 +106,7 @@ class SparkStage:
         return {"pyspark": pyspark.__version__, "pyarrow": pyarrow.__version__, "java": java}
 
     def _session(self) -> SparkSession:
-        """The session that Tailrace gives everybody, with its files in the directory of the run."""
+        """Return the default session of Tailrace, with its files in the directory of the run."""
         from benchmarks.spark_peers import ArrowFiles, Ticks
         from tailrace.spark import register, session
 
@@ -144,11 +144,11 @@ def _end_jvm() -> None:
     process = getattr(gateway, "proc", None)
     if process is None:
         return
-    # An interrupted run may have left it in the middle of something.
+    # An interrupted run may have left it in the middle of a call.
     patience = Timer(JVM_END_SECONDS_MAX, process.kill)
     patience.start()
     try:
-        # A run that was interrupted in the middle of a call has nobody to talk to.
+        # After an interrupt in the middle of a call the JVM may not answer.
         with suppress(Exception):
             session = SparkSession.getActiveSession()
             if session is not None:
@@ -156,14 +156,14 @@ def _end_jvm() -> None:
             gateway.shutdown()
     finally:
         SparkContext._gateway = SparkContext._jvm = None
-        # It ends when nothing can come from here any more.
+        # It ends when its standard input closes.
         process.stdin.close()
         process.wait()
         patience.cancel()
 
 
 def fixed(data: bytes, width: int) -> pa.Array:
-    """Items of one length."""
+    """Return items of one length."""
     import pyarrow as pa
 
     offsets = pa.array(range(0, len(data) + 1, width), pa.int32())

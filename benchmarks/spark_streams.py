@@ -1,4 +1,4 @@
-"""Streams: what a batch costs that holds next to nothing, and a job over events that are JSON."""
+"""Streams: the cost of a nearly empty batch, and a job over events that are JSON."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ CHECKPOINT = "checkpoint on disk"
 
 
 def cases(stage: SparkStage) -> list[Case]:
-    """Streams that end with what is there."""
+    """Return streams that end with the existing records."""
     return [*batch_cases(stage), *json_cases(stage)]
 
 
 def batch_cases(stage: SparkStage) -> list[Case]:
-    """As many batches as there are records."""
+    """Return the cases with as many batches as there are records."""
     count = stage.sizes.batches
     topic = stage.log.topic(TICKS, partitions=1)
     for number in range(count):
         topic.append(str(number), durable=False)
     stage.log.sync()
-    # A reader of Spark remembers what it was told before, so that each stream has one of its own.
+    # A reader of Spark keeps earlier options, so each stream has one of its own.
     ticks = stage.spark.readStream.format("ticks").option("count", count).load()
     records = (
         stage.spark.readStream.format("tailrace")
@@ -58,7 +58,7 @@ def batch_cases(stage: SparkStage) -> list[Case]:
 def run(
     stage: SparkStage, frame: DataFrame, mode: str = "append", sink: str = "noop", **options: Any
 ) -> StreamingQuery:
-    """Let a query run to the end of what is there; unless there is a sink, its results are thrown away."""
+    """Run a query to the current end; without a sink its results are discarded."""
     path = str(stage.fresh("checkpoint"))
     writer = frame.writeStream.format(sink).outputMode(mode).option("checkpointLocation", path).options(**options)
     query = writer.trigger(availableNow=True).start()
@@ -67,7 +67,7 @@ def run(
 
 
 def batch_durations(query: StreamingQuery, count: int) -> list[float]:
-    """The milliseconds of each batch but the first, for which Spark compiles the query."""
+    """Return the milliseconds of each batch but the first, for which Spark compiles the query."""
     found = [progress for progress in query.recentProgress if progress["numInputRows"]]
     if len(found) != count:
         raise RuntimeError(f"There were {len(found)} batches with rows where there should be {count}.")
@@ -75,7 +75,7 @@ def batch_durations(query: StreamingQuery, count: int) -> list[float]:
 
 
 def json_cases(stage: SparkStage) -> list[Case]:
-    """The sums of each user in windows of ten seconds, with a watermark."""
+    """Return the cases for sums per user in windows of ten seconds, with a watermark."""
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
     _fill_events(stage)
@@ -144,7 +144,7 @@ def _fill_events(stage: SparkStage) -> None:
 
 
 def event(number: int) -> str:
-    """An event of about 100 bytes."""
+    """Return an event of about 100 bytes."""
     micros = FIRST_US + number * EVENT_US
     seconds, rest = divmod(micros, 1_000_000)
     minutes, second = divmod(seconds % 3_600, 60)
@@ -158,7 +158,7 @@ def event(number: int) -> str:
 
 
 def _check_windows(stage: SparkStage, one: DataFrame, other: DataFrame) -> None:
-    """Both ways come to the same sums."""
+    """Raise RuntimeError unless both jobs compute the same sums."""
     found = [
         frame.selectExpr("count(*)", "sum(events)", "sum(cast(amount AS decimal(20, 2)))", "sum(paid)").first()
         for frame in (one, other)

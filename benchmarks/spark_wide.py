@@ -1,4 +1,4 @@
-"""Many partitions with a few rows each: what a job costs that writes all of them, or reads them."""
+"""Many partitions with a few rows each: the cost of a job that writes all of them, or reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_DISK = "on disk"
 
 
 def cases(stage: SparkStage) -> list[Case]:
-    """One job each, from its start to its end; the stream is started, does one batch and stops."""
+    """Return one job each, from its start to its end; the stream is started, does one batch and stops."""
     fill(stage)
     folder = stage.directory / TOPIC
     count = stage.sizes.many_partitions
@@ -67,7 +67,7 @@ def cases(stage: SparkStage) -> list[Case]:
 
 
 def fill(stage: SparkStage) -> None:
-    """The rows in two files of each kind, and in the partitions of a topic."""
+    """Write the rows into two files of each kind, and into the partitions of a topic."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -111,7 +111,7 @@ def _write(stage: SparkStage, rows: DataFrame) -> None:
 def _topic(
     stage: SparkStage, how: str, work: Callable[[], object], against: str = "", goals: tuple[Goal, ...] = ()
 ) -> Case:
-    """A job into a new topic, which is made and dropped outside of what is measured."""
+    """Return a job into a new topic, which is created and dropped outside of the measurement."""
 
     def measure(_: float) -> list[float]:
         topic = stage.log.topic(TARGET, partitions=stage.sizes.many_partitions)

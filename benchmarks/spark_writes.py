@@ -22,7 +22,7 @@ ON_DISK = "on disk"
 
 
 def cases(stage: SparkStage) -> list[Case]:
-    """The same rows of a Parquet file, which Spark reads several times as fast as any sink here takes them."""
+    """Return cases with the same rows of a Parquet file, which Spark reads several times as fast as any sink here."""
     source = fill(stage)
     keyed, keyless = source.select("key", "value", "timestamp"), source.select("value", "timestamp")
     goal = (Goal("ratio", at_least=RATIO_GOAL),)
@@ -36,7 +36,7 @@ def cases(stage: SparkStage) -> list[Case]:
 
 
 def fill(stage: SparkStage) -> DataFrame:
-    """Rows with keys of 16 bytes, no two alike, in as many pieces as the session has cores."""
+    """Write rows with distinct keys of 16 bytes, in as many pieces as the session has cores."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

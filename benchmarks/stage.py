@@ -1,4 +1,4 @@
-"""The stage: the directory in which a run takes place, what it opened there, and how large things are."""
+"""The stage: the directory of a run, what it opened there, and the sizes of data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAME_RECORDS = 1_000
 
 
 class Stage:
-    """One run's directory; everything that was opened in it is closed and removed at the end, however that comes."""
+    """One run's directory; everything that was opened in it is closed and removed at the end, also after an error."""
 
     def __init__(self, parent: Path, records: int, takeovers: int, peers: list[PeerKind]) -> None:
         parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ class Stage:
             raise
 
     def filled(self, name: str, records: int, partitions: int = 1) -> tailrace.Topic:
-        """A topic with so many records of VALUE_BYTES in frames of FRAME_RECORDS, all of them on disk."""
+        """Return a topic with `records` records of VALUE_BYTES in frames of FRAME_RECORDS, all of them on disk."""
         topic = self.log.topic(name, partitions=partitions)
         values = [value(index) for index in range(FRAME_RECORDS)]
         for index in range(records // FRAME_RECORDS):
@@ -44,7 +44,7 @@ class Stage:
         return topic
 
     def rewound(self, group: str, topic: str) -> None:
-        """Let a group begin at the earliest record of a topic; it is made if it is not there."""
+        """Set a group to the earliest record of a topic; the group is created if missing."""
         if any(info.name == group for info in self.log.groups()):
             self.log.reset_group(group, "earliest", topics=topic)
         else:
@@ -52,7 +52,7 @@ class Stage:
                 consumer.lag()
 
     def opened(self, kind: PeerKind, name: str) -> Peer:
-        """A peer in a directory of its own."""
+        """Open a peer in a directory of its own."""
         peer = kind.open(self.directory / name)
         self.closing.callback(peer.close)
         return peer
@@ -67,5 +67,5 @@ class Stage:
 
 
 def value(number: int) -> bytes:
-    """A value of VALUE_BYTES that is plain text, because one of the peers stores nothing else."""
+    """Return a value of VALUE_BYTES that is plain text, because one of the peers stores nothing else."""
     return f"{number:020d}".encode().ljust(VALUE_BYTES, b".")

@@ -1,4 +1,4 @@
-"""Stores: embedded databases and queues that can keep records in the order in which they come, behind the same calls.
+"""Stores: embedded databases and queues that can keep records in the order of their appends, behind the same calls.
 
 What each does with the disk, by its documentation, its source and for those on SQLite by the connection itself:
 
@@ -39,26 +39,26 @@ class Store:
     """Records in the order in which they were appended."""
 
     def append(self, value: bytes) -> None:
-        """One record in one commit."""
+        """Append one record in one commit."""
         raise NotImplementedError
 
     def extend(self, values: Sequence[bytes], keys: Sequence[bytes] | None = None) -> None:
-        """Many records in one commit."""
+        """Append many records in one commit."""
         raise NotImplementedError
 
     def scan(self) -> int:
-        """Look at every record; how many there are."""
+        """Read every record, and return their number."""
         raise NotImplementedError
 
     def another(self) -> Store:
-        """What one of several threads uses."""
+        """Return the store that one of several threads uses."""
         return self
 
     def level(self) -> str:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Bring what was written into the shape in which it stays."""
+        """Bring what was written into its final form."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -93,7 +93,7 @@ class Sqlite(Store):
 
 
 class SqliteThread(Store):
-    """What one of several threads uses: one connection in turn, since connections of their own wait by polling."""
+    """The store of one of several threads: one shared connection, since separate connections wait by polling."""
 
     def __init__(self, store: Sqlite) -> None:
         self.log = store.log
@@ -104,7 +104,7 @@ class SqliteThread(Store):
             self.log.append(value)
 
     def close(self) -> None:
-        """The connection is closed by the store."""
+        """Do nothing: the store closes the connection."""
 
 
 class Lmdb(Store):
@@ -120,7 +120,7 @@ class Lmdb(Store):
             self.offset = int.from_bytes(cursor.key(), "big") + 1 if cursor.last() else 0
 
     def append(self, value: bytes) -> None:
-        # One writer at a time is let in by begin(), so that the offsets of threads come in order.
+        # begin() admits one writer at a time, so the offsets of threads are in order.
         with self.environment.begin(write=True) as transaction:
             transaction.put(self.offset.to_bytes(8, "big"), value, append=True)
             self.offset += 1
@@ -157,7 +157,7 @@ class Rocks(Store):
         self.rocks = importlib.import_module("rocksdict")
         options = self.rocks.Options(raw_mode=True)
         options.create_if_missing(True)
-        # As Tailrace, which compresses nothing unless it is told to.
+        # Like Tailrace, which compresses nothing unless told to.
         options.set_compression_type(self.rocks.DBCompressionType.none())
         self.database = self.rocks.Rdict(str(directory), options)
         self.sync = sync
@@ -195,7 +195,7 @@ class Rocks(Store):
 
 
 class RocksThread(Store):
-    """What one of several threads writes: keys of its own range, because nothing orders their offsets."""
+    """The store of one of several threads: keys of its own range, because nothing orders their offsets."""
 
     threads = 0
 
@@ -209,7 +209,7 @@ class RocksThread(Store):
         self.database[self.offset.to_bytes(8, "big")] = value
 
     def close(self) -> None:
-        """The database is closed by the store."""
+        """Do nothing: the store closes the database."""
 
 
 class Queue(Store):
@@ -237,7 +237,7 @@ def _put_in_transaction(queue: peers.DiskcacheDeque, values: Sequence[bytes]) ->
 
 
 class StoreKind(NamedTuple):
-    """A store as it can be opened, and what it can do."""
+    """A store that can be opened, and what it can do."""
 
     key: str
     package: str
@@ -245,9 +245,9 @@ class StoreKind(NamedTuple):
     one: str
     many: str
     open: Callable[[Path], Store]
-    # Whether a commit is on disk; what is not is measured beside what is not.
+    # Whether a commit is on disk; only stores of the same level are compared.
     durable: bool
-    # Whether all records can be looked at without taking them away.
+    # Whether all records can be read without removing them.
     scans: bool = True
     # Whether several threads may append at once.
     threads: bool = False
@@ -312,7 +312,7 @@ KINDS = (
         lambda path: Queue(peers.DiskcacheDeque(path), _put_in_transaction), durable=False, scans=False,
     ),
 )  # fmt: skip
-# Those that are databases, measured at every size of a value.
+# The databases, measured at every size of a value.
 DATABASES = ("sqlite3", "lmdb", "rocksdict")
 
 
@@ -321,16 +321,16 @@ def kind_named(key: str) -> StoreKind:
 
 
 def installed() -> list[StoreKind]:
-    """The stores whose packages are there."""
+    """Return the stores whose packages are installed."""
     absent = missing()
     return [kind for kind in KINDS if kind.package not in absent]
 
 
 def missing() -> list[str]:
-    """The packages that are not installed."""
+    """Return the packages that are not installed."""
     return [package for package, module in MODULES.items() if importlib.util.find_spec(module) is None]
 
 
 def files_of(directory: Path) -> Iterator[Path]:
-    """Every file below a directory."""
+    """Yield every file below a directory."""
     return (path for path in directory.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Take-over: how long after a member was killed the other one has a record of each partition that was its."""
+"""Take-over: the time from the kill of a member until the other one has a record of each of its partitions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WORK = "take-over"
 TOPIC, GROUP = "shared", "sharers"
 PARTITIONS = 8
 P50_GOAL_MS, P99_GOAL_MS = 5, 50
-# So that the kill does not fall into what the members do when they have just shared.
+# So that the kill does not fall into the work of the members right after a rebalance.
 QUIET_SECONDS = 0.03
 SHARE_SECONDS_MAX = 30.0
 
 
 def cases(stage: Stage) -> list[Case]:
-    """One case: none of the peers has members."""
+    """Return one case: none of the peers has members."""
     stage.log.topic(TOPIC, partitions=PARTITIONS)
     how = f"SIGKILL to a record of each of its {PARTITIONS // 2} partitions"
     goals = (Goal("p50", at_most=P50_GOAL_MS), Goal("p99", at_most=P99_GOAL_MS))
@@ -28,7 +28,7 @@ def cases(stage: Stage) -> list[Case]:
 
 
 def _round(stage: Stage) -> list[float]:
-    """A member that stays, and one after another that joins, gets its half, and is killed."""
+    """Measure a member that stays, while others join one by one, get their half, and are killed."""
     spec = {"path": str(stage.directory / "log"), "topic": TOPIC, "group": GROUP}
     with started("benchmarks.member", {**spec, "commit": "after"}) as survivor:
         survivor.answer()
@@ -42,7 +42,7 @@ def _round(stage: Stage) -> list[float]:
 def _takeover(stage: Stage, survivor: Child, victim: Child) -> float:
     victim.answer()
     topic = stage.log.topic(TOPIC)
-    # The victim has a record of each of its partitions in hand when it dies, so that each is handed out again.
+    # The victim has polled a record of each of its partitions when it dies, so that each is delivered again.
     held = {(index, topic.append(value(0), partition=index).offset) for index in _owned(stage, victim.process.pid)}
     _seen(victim, held)
     sleep(QUIET_SECONDS)
@@ -52,7 +52,7 @@ def _takeover(stage: Stage, survivor: Child, victim: Child) -> float:
 
 
 def _owned(stage: Stage, pid: int) -> list[int]:
-    """The partitions of a member, once it has its half."""
+    """Return the partitions of a member, once it has its half."""
     deadline = monotonic() + SHARE_SECONDS_MAX
     while monotonic() < deadline:
         info = stage.log.group(GROUP)
@@ -65,7 +65,7 @@ def _owned(stage: Stage, pid: int) -> list[int]:
 
 
 def _seen(member: Child, wanted: set[tuple[int, int]]) -> int:
-    """When a member had the last of some records."""
+    """Return when a member had the last of some records."""
     left, at = set(wanted), 0
     while left:
         at, records = member.answer()

@@ -13,7 +13,7 @@ APPENDS = 100
 
 
 def main() -> None:
-    """Say when it has appended, and leave everything open."""
+    """Report when it has appended, and leave everything open."""
     asked = request()
     if asked["kind"]:
         store = kind_named(asked["kind"]).open(Path(asked["path"]))

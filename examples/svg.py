@@ -1,4 +1,4 @@
-"""Pictures: line, bar, histogram and heat-map charts as SVG text, and one self-contained page to hold them."""
+"""Charts: line, bar, histogram and heat-map charts as SVG text, and one self-contained page to hold them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ POINTS_MAX = 2_000
 BINS_MAX = 200
 UNWRITABLE = re.compile("[^\\t\\n\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
-# Okabe and Ito's palette: told apart by people with any kind of colour vision, and dark enough on white.
+# Okabe and Ito's palette: distinguishable with any kind of colour vision, and dark enough on white.
 SERIES_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-# The same on a dark page: the two that would be hard to see are lighter, and the light blue gives way to yellow.
+# The same on a dark page: the two that would be hard to see are lighter, and yellow replaces the light blue.
 SERIES_COLOURS_DARK = ("#56b4e9", "#f0854a", "#2dc79a", "#cc79a7", "#e69f00", "#f0e442")
-# Dashes tell series apart where colours cannot, as on paper.
+# Dashes distinguish series where colours cannot, as on paper.
 SERIES_DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "4 2")
 
 STYLE = (
@@ -61,12 +61,12 @@ def line_chart(
     y_label: str = "",
     description: str = "",
 ) -> str:
-    """Lines through (x, y) points; a NaN breaks its line; marks are labelled vertical lines."""
+    """Draw lines through (x, y) points; a NaN breaks its line; marks are labelled vertical lines."""
     lines = {name: list(points) for name, points in series.items()}
     labels = [(x, text) for x, text in marks if _drawable(x)]
     shown = [(x, y) for points in lines.values() for x, y in points if _drawable(x) and _drawable(y)]
     xs = _Scale([x for x, _ in shown] + [x for x, _ in labels], LEFT, WIDTH - RIGHT)
-    # The labels of marks stand above the highest point.
+    # The labels of marks are above the highest point.
     ys = _Scale([0.0, *(y for _, y in shown)], HEIGHT - BOTTOM, TOP + 16 if labels else TOP)
     parts = [_axes(xs, ys)]
     for x, text in labels:
@@ -84,7 +84,7 @@ def line_chart(
 def bar_chart(
     title: str, bars: Mapping[str, float], *, x_label: str = "", y_label: str = "", description: str = ""
 ) -> str:
-    """One bar a name, its value written above it where there is room."""
+    """Draw one bar per name, with its value above it where there is room."""
     finite = {name: value for name, value in bars.items() if _drawable(value)}
     ys = _Scale([0.0, *finite.values()], HEIGHT - BOTTOM, TOP + 14)
     step = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
@@ -112,7 +112,7 @@ def histogram(
     y_label: str = "count",
     description: str = "",
 ) -> str:
-    """How often values fall into equal ranges; values that are not finite are left out.
+    """Draw how often values fall into equal ranges; values that are not finite are left out.
 
     On a logarithmic axis the ranges are of equal ratio, and values that are not positive are left out as well.
     """
@@ -144,7 +144,7 @@ def heat_map(
     y_label: str = "",
     description: str = "",
 ) -> str:
-    """A grid of cells, darker for more; a cell that is not finite stays empty."""
+    """Draw a grid of cells, darker for more; a cell that is not finite stays empty."""
     finite = [value for row in values for value in row if _drawable(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     wide = (WIDTH - LEFT - RIGHT) / max(len(columns), 1)
@@ -167,20 +167,20 @@ def heat_map(
 
 
 def numbers(items: Mapping[str, object]) -> str:
-    """Figures in large type, for a page."""
+    """Return figures in large type, for a page."""
     rows = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(str(value))}</dd></div>" for name, value in items.items())
     return f"<dl>{rows}</dl>"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, for a page; everything but its first column is set to the right."""
+    """Return a table, for a page; all columns but the first are right-aligned."""
     head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)
     body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
-    """One HTML document without scripts or links to elsewhere; a section is a heading and ready-made markup."""
+    """Return one HTML document without scripts or external links; a section is a heading and ready-made markup."""
     body = "".join(f"<section><h2>{_text(heading)}</h2>\n{markup}\n</section>\n" for heading, markup in sections)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
@@ -192,11 +192,11 @@ def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
 
 
 class _Scale:
-    """Maps values, widened to round ticks, onto a stretch of pixels."""
+    """A map of values, widened to round ticks, to a range of pixels."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         low, high = min(values, default=0.0), max(values, default=1.0)
-        # Equal values have no span to divide, and nearly equal ones would give ticks that floats cannot tell apart.
+        # Equal values have no span to divide, and nearly equal ones would give ticks that floats cannot distinguish.
         if high - low <= max(abs(low), abs(high)) * 1e-9:
             low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
         rough = max((high - low) / 5, 1e-300)
@@ -216,13 +216,13 @@ class _Scale:
         return self.first + self.share(value) * (self.last - self.first)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Each tick's pixel and its label."""
+        """Return each tick's pixel and its label."""
         values = [self.low + index * self.step for index in range(self.steps + 1)]
         return [(self(value), _number(0.0 if abs(value) < self.step / 1e6 else value)) for value in values]
 
 
 class _LogarithmicScale(_Scale):
-    """Maps positive values onto a stretch of pixels, equal ratios onto equal lengths."""
+    """A map of positive values to a range of pixels, equal ratios to equal lengths."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         logarithms = [math.log10(value) for value in values]
@@ -261,7 +261,7 @@ def _axes(xs: _Scale | None, ys: _Scale) -> str:
 
 
 def _names(names: Sequence[str], step: float) -> str:
-    """Names below their columns; where they would touch, only some of them."""
+    """Return names below their columns; only some of them if they would touch."""
     every = max(1, math.ceil(max(map(_width, names), default=0.0) / step))
     parts = []
     for index in range(0, len(names), every):
@@ -272,7 +272,7 @@ def _names(names: Sequence[str], step: float) -> str:
 
 
 def _width(text: str) -> float:
-    """About how wide a text is, with a little space to its neighbour."""
+    """Return the approximate width of a text, with a little space to its neighbour."""
     return 7.0 * len(text) + 6
 
 
@@ -313,13 +313,13 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def _look(index: int) -> tuple[str, str, str]:
-    """The class of a series, and its colour and dashes where no style is followed."""
+    """Return the class of a series, and its colour and dashes for a viewer without styles."""
     index %= len(SERIES_COLOURS)
     return f"series{index}", SERIES_COLOURS[index], SERIES_DASHES[index]
 
 
 def _chart(title: str, told: str, parts: Sequence[str], x_label: str, y_label: str, *, empty: bool) -> str:
-    # Ids are unique in a process, so that several charts can stand in one page.
+    # Ids are unique in a process, so that several charts can be in one page.
     name = f"chart{next(_chart_ids)}"
     middle = (TOP + HEIGHT - BOTTOM) / 2
     body = "".join(parts)
@@ -343,7 +343,7 @@ def _summary(values: Sequence[float]) -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """At most POINTS_MAX points: of each stretch its lowest and its highest, so that no peak is lost."""
+    """Return at most POINTS_MAX points: the lowest and the highest of each stretch, so that no peak is lost."""
     if len(points) <= POINTS_MAX:
         return points
     width = math.ceil(len(points) / (POINTS_MAX // 2))
@@ -358,7 +358,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
 
 
 def _drawable(value: float) -> bool:
-    """False for NaN, the infinities, and what is too large to subtract."""
+    """Return False for NaN, the infinities, and values that are too large to subtract."""
     return abs(value) < 1e300
 
 
@@ -373,5 +373,5 @@ def _number(value: float) -> str:
 
 
 def _text(value: str) -> str:
-    """Escaped, with a replacement for each character that XML has no way to write."""
+    """Escape a text, with a replacement for each character that XML cannot write."""
     return escape(UNWRITABLE.sub("\ufffd", value))

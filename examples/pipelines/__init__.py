@@ -3,5 +3,5 @@
 import importlib.util
 
 if importlib.util.find_spec("pyspark") is None:
-    # Said here, before a pipeline imports it, so that nobody has to read a traceback.
+    # Reported here, before a pipeline imports it, instead of as a traceback.
     raise SystemExit('The pipelines need pyspark, which is not installed: pip install "tailrace[spark]"')

@@ -21,15 +21,15 @@ import tailrace.spark
 
 FAILURES = 3
 WINDOW = "10 minutes"
-# How long a payment may be on its way; for so long the counts of a window are kept after its end.
+# How late a payment may arrive; the counts of a window are kept for as long after its end.
 LATENESS = "5 minutes"
 
 
 def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
-    """The query, ready to be started."""
+    """Return the query, ready to be started."""
     with tailrace.open(log) as opened:
         if not opened.topics("alerts"):
-            # It is read before the first alert is written, so it must be there.
+            # It is read before the first alert is written, so it must exist.
             opened.topic("alerts", retain="90d")
     payments = (
         spark.readStream.format("tailrace")
@@ -45,17 +45,18 @@ def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
     write = tailrace.spark.write_batch(log, topic="alerts")
 
     # In append mode an alert would wait until its window is over. In update mode a batch has every window that it
-    # changed: the third failure is told at once. The fourth must not be, so what was told is looked up.
+    # changed: the third failure is reported at once. The fourth must not be, so earlier alerts are looked up.
     def tell(batch: DataFrame, number: int) -> None:
         new = alerts(batch).join(told(batch.sparkSession, log), "id", "left_anti").drop("id")
-        # A batch that Spark runs again after a crash is known by its query, whose id is in the checkpoint, and number.
+        # A batch that Spark runs again after a crash is recognized by its query, whose id is in the checkpoint, and
+        # number.
         write(new, number)
 
     return failures(payments).writeStream.outputMode("update").foreachBatch(tell)
 
 
 def failures(payments: DataFrame) -> DataFrame:
-    """How many payments of a user failed in each window, and what they were worth."""
+    """Return how many payments of a user failed in each window, and their sum."""
     readable = F.col("user").isNotNull() & F.col("ok").isNotNull() & F.col("at").isNotNull()
     return (
         payments.observe("payments", F.count_if(~readable).alias("unreadable"))
@@ -67,7 +68,7 @@ def failures(payments: DataFrame) -> DataFrame:
 
 
 def alerts(failures: DataFrame) -> DataFrame:
-    """One row for every count that is an alert, with the columns of a record and the id of the alert."""
+    """Return one row for every count that is an alert, with the columns of a record and the id of the alert."""
     identity = F.format_string("%s@%d", "user", F.unix_timestamp("window.start"))
     alert = F.struct("id", "user", "failed", "eur", "window")
     severity = F.when(F.col("failed") >= 3 * FAILURES, "high").otherwise("low")
@@ -84,7 +85,7 @@ def alerts(failures: DataFrame) -> DataFrame:
 
 
 def told(spark: SparkSession, log: str) -> DataFrame:
-    """The ids of all alerts that were written and not forgotten yet."""
+    """Return the ids of all alerts in the topic."""
     return (
         spark.read.format("tailrace")
         .schema("id STRING")

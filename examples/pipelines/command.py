@@ -1,4 +1,4 @@
-"""The command line of a pipeline: run it once or for ever, a line for each batch, a clean end by Ctrl-C."""
+"""The command line of a pipeline: run it once or for ever, one line per batch, a clean end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ import tailrace
 import tailrace.spark
 from tailrace.errors import NotALogError, TailraceError
 
-# How often a running query is asked how far it is.
+# How often a running query is asked for its progress.
 POLL_SECONDS = 0.2
-# As the exit codes of the command `tailrace`.
+# Like the exit codes of the command `tailrace`.
 FAILED = 1
 NOT_FOUND = 3
 BUSY = 6
@@ -48,11 +48,11 @@ class Pipeline:
     make: Callable[[SparkSession, str], DataStreamWriter]
     reads: Sequence[str]
     writes: Sequence[str]
-    # Appends so many made-up records to the topics that it reads.
+    # Appends a given number of made-up records to the topics that it reads.
     sample: Callable[[tailrace.Log, int], None]
 
     def main(self, doc: str | None, argv: Sequence[str] | None = None) -> int:
-        """Run the command; the exit code."""
+        """Run the command, and return the exit code."""
         options = self._parse(doc, argv)
         try:
             self._prepare(options)
@@ -78,7 +78,7 @@ class Pipeline:
         )
         parser.add_argument("--checkpoint", help=f"where it keeps how far it is [LOG-checkpoints/{self.name}]")
         how = parser.add_mutually_exclusive_group()
-        how.add_argument("--once", action="store_true", help="process what is there now, and end")
+        how.add_argument("--once", action="store_true", help="process the existing records, and end")
         how.add_argument("--trigger", default="1 second", metavar="TIME", help="otherwise: how often [%(default)s]")
         parser.add_argument("--sample", type=int, metavar="N", help="append N made-up records to the input before")
         options = parser.parse_args(argv)
@@ -92,7 +92,7 @@ class Pipeline:
         return options
 
     def _prepare(self, options: argparse.Namespace) -> None:
-        """Find out what is missing before a JVM is started for nothing."""
+        """Check for missing requirements before a JVM is started for nothing."""
         home = os.environ.get("JAVA_HOME")
         if not shutil.which("java") and not (home and os.access(f"{home}/bin/java", os.X_OK)):
             raise RefusedError("Spark needs Java 17 or newer: install it, and put `java` on the PATH or set JAVA_HOME.")
@@ -114,7 +114,7 @@ class Pipeline:
         running = SparkSession.getActiveSession()
         spark = tailrace.spark.session(f"tailrace {self.name}")
         if running is None:
-            # An error that ends the query is told by this command, once and without its traces.
+            # This command reports an error that ends the query, once and without its traces.
             spark.sparkContext.setLogLevel("FATAL")
         try:
             with _stopped_by_signals() as stop:
@@ -137,7 +137,7 @@ class Pipeline:
                 if log.topics(name):
                     count = log.topic(name).read().count()
                     say(f"{count:,} in {name}, see the last ones: tailrace read {name} -n 5 -L {options.log}")
-        say(f"The same command goes on from here, by {options.checkpoint}")
+        say(f"The same command continues from here, by {options.checkpoint}")
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _alone(checkpoint: str) -> Iterator[None]:
 
 @dataclass
 class Stop:
-    """Whether the query shall end, and which signal said so."""
+    """Whether the query is to end, and the signal that asked for it."""
 
     signal: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
@@ -163,7 +163,7 @@ class Stop:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[Stop]:
-    """Let Ctrl-C and SIGTERM only say that it is time to end.
+    """Make Ctrl-C and SIGTERM only request the end.
 
     PySpark's own handler calls the JVM from within a call to the JVM, which ends nothing. A second Ctrl-C is final.
     """
@@ -183,7 +183,7 @@ def _stopped_by_signals() -> Iterator[Stop]:
 
 
 def watch(query: StreamingQuery, stop: Stop) -> None:
-    """Say how each batch went until the query ends, or end it when that is asked for."""
+    """Print the progress of each batch until the query ends, or stop it on request."""
     shown = -1
     while query.isActive and not stop.asked.wait(POLL_SECONDS):
         shown = _show(query, shown)
@@ -195,7 +195,7 @@ def watch(query: StreamingQuery, stop: Stop) -> None:
 
 
 def _show(query: StreamingQuery, shown: int) -> int:
-    """A line for each batch after the last one that was shown; which is the last one now."""
+    """Print a line for each batch after the last one shown, and return the number of the last one."""
     for progress in query.recentProgress:
         if progress["batchId"] > shown:
             shown = progress["batchId"]
@@ -210,7 +210,7 @@ def _rate(progress: Any) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the traces of Python and the JVM around it."""
+    """Return what went wrong, without the traces of Python and the JVM around it."""
     text = str(error).split("=== Streaming Query ===")[0]
     # The innermost error comes last, with what to do about it on the lines below.
     found = re.findall(

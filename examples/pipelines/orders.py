@@ -23,7 +23,7 @@ RECORD = "_key BINARY, _value BINARY, _topic STRING, _partition INT, _offset LON
 
 
 def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
-    """The query, ready to be started."""
+    """Return the query, ready to be started."""
     orders = (
         spark.readStream.format("tailrace")
         .schema(f"id LONG, customer STRING, sku STRING, eur DOUBLE, {RECORD}")
@@ -37,20 +37,20 @@ def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
 
     write = tailrace.spark.write_batch(log, createTopics=True, partitions=4)
 
-    # Why not an ordinary join of the two: a DataFrame of customers is a snapshot, and a query that runs for weeks would
-    # never hear of a new one. And why not a join of two streams: it would keep every customer and every order in its
-    # state, and pair an order with all that a customer ever was. So each batch of orders looks at the customers anew.
+    # Not an ordinary join of the two: a DataFrame of customers is a snapshot, and a query that runs for weeks would
+    # never see a new one. Not a join of two streams either: it would keep every customer and every order in its state,
+    # and pair an order with all records of a customer. So each batch of orders reads the customers again.
     def enrich(batch: DataFrame, number: int) -> None:
         records = enriched(batch, latest_customers(batch.sparkSession, log))
-        # Spark may run a batch again after a crash. By its number, and by the id of the query, which is kept in the
-        # checkpoint, the log knows it again and appends nothing: both topics have a batch whole, and once.
+        # Spark may run a batch again after a crash. The log recognizes it by its number and by the id of the query,
+        # which is kept in the checkpoint, and appends nothing: both topics have a batch whole, and once.
         write(records, number)
 
     return orders.writeStream.foreachBatch(enrich)
 
 
 def latest_customers(spark: SparkSession, log: str) -> DataFrame:
-    """What the last record of each customer says; one whose last record deletes it has nulls, as an unknown one."""
+    """Return the last record of each customer; one whose last record is a tombstone has nulls, like an unknown one."""
     customers = (
         spark.read.format("tailrace")
         .schema("name STRING, country STRING, _key BINARY, _offset LONG, _corrupt_record STRING")
@@ -66,7 +66,7 @@ def latest_customers(spark: SparkSession, log: str) -> DataFrame:
 
 
 def enriched(orders: DataFrame, customers: DataFrame) -> DataFrame:
-    """One row an order, with the columns of a record; each says to which topic it goes."""
+    """Return one row per order, with the columns of a record and the topic it goes to."""
     is_order = F.col("id").isNotNull() & F.col("customer").isNotNull()
     order = F.to_json(F.struct("id", "sku", "eur", "customer", "name", "country"))
     place = F.format_string("%s[%d]@%d", "_topic", "_partition", "_offset")

@@ -1,4 +1,4 @@
-"""Made-up input for the pipelines, so that each can be tried on an empty machine; some of it is broken, as in life."""
+"""Made-up input for the pipelines, so that each can be tried on an empty machine; one value in it is broken."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BROKEN = '{"user": "eve", "at'
 
 
 def clicks(log: tailrace.Log, count: int) -> None:
-    """Visitors who look at some pages and come back some hours later."""
+    """Append clicks of visitors that look at some pages and come back some hours later."""
     made = [{"user": user, "page": random.choice(PAGES)} for user in _some("user", count)]
     _append(log, "clicks", "user", made, seconds=3)
 
 
 def orders(log: tailrace.Log, count: int) -> None:
-    """Orders, and first the customers who make them; the records of a few customers come later than their orders."""
+    """Append orders, and first their customers; records of a few customers come later than their orders."""
     customers = _topic(log, "customers")
     buyers = _some("customer", count)
     known = sorted({buyer for buyer in buyers if not buyer.endswith("9")})
@@ -35,7 +35,7 @@ def orders(log: tailrace.Log, count: int) -> None:
 
 
 def payments(log: tailrace.Log, count: int) -> None:
-    """Payments, of which one in thirty fails, and nearly all of one user's."""
+    """Append payments, of which one in thirty fails, and nearly all of one user's."""
     made = [
         {
             "user": user,
@@ -48,13 +48,13 @@ def payments(log: tailrace.Log, count: int) -> None:
 
 
 def _some(what: str, count: int) -> list[str]:
-    """As many names, of which the first ones come often and the last ones seldom."""
+    """Return `count` names, of which the first ones come often and the last ones seldom."""
     people = max(10, count // 50)
     return [f"{what}-{min(int(random.expovariate(4 / people)), people)}" for _ in range(count)]
 
 
 def _append(log: tailrace.Log, name: str, key: str, made: list[dict[str, Any]], *, seconds: float) -> None:
-    """Append them with times that go on where the topic ends, or that end now; the middle one is broken."""
+    """Append values with times that continue where the topic ends, or that end now; the last value is broken."""
     topic = _topic(log, name)
     last = [record.timestamp for record in topic.read(last=1)]
     at = last[0] if last else datetime.now(UTC) - timedelta(seconds=seconds * len(made))

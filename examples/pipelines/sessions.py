@@ -17,21 +17,21 @@ from pyspark.sql import functions as F  # noqa: N812 (everybody calls it so)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PAUSE = "30 minutes"
-# How long a click may be on its way. A larger value loses fewer late clicks, and sessions come later by as much.
+# How late a click may arrive. A larger value loses fewer late clicks, and sessions come later by as much.
 LATENESS = "10 minutes"
 
 
 def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
-    """The query, ready to be started."""
+    """Return the query, ready to be started."""
     clicks = (
         spark.readStream.format("tailrace")
         .schema("user STRING, page STRING, at TIMESTAMP, _corrupt_record STRING")
         .option("valueFormat", "json")
         .option("subscribe", "clicks")
         .option("startingOffsets", "earliest")
-        # About so many clicks in memory at once, also when a year of them is waiting.
+        # The maximum of clicks in memory at once, also when a year of them is waiting.
         .option("maxOffsetsPerTrigger", 1_000_000)
-        # Shows the query to `tailrace group show sessions`, with how far it is behind.
+        # Shows the query to `tailrace group show sessions`, with its lag.
         .option("groupId", "sessions")
         .load(log)
     )
@@ -47,12 +47,12 @@ def pipeline(spark: SparkSession, log: str) -> DataStreamWriter:
 
 
 def sessions(clicks: DataFrame) -> DataFrame:
-    """One row a session, with the columns of a record."""
+    """Return one row per session, with the columns of a record."""
     readable = F.col("user").isNotNull() & F.col("at").isNotNull()
     session = F.session_window("at", PAUSE).alias("session")
     told = F.struct("user", F.col("session.start").alias("from"), "until", "clicks", "pages")
     return (
-        # What is no click never stops the query: it is counted, shown with the batch, and stays in its topic.
+        # A value that is no click never stops the query: it is counted, shown with the batch, and stays in its topic.
         clicks.observe("clicks", F.count_if(~readable).alias("unreadable"))
         .where(readable)
         .withWatermark("at", LATENESS)

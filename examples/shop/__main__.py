@@ -1,4 +1,4 @@
-"""The demo: write, kill, work, stream, ask, prove, and a page with pictures at the end."""
+"""The demo: write, kill, work, stream, ask, prove, and a page with charts at the end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 
 from examples.shop import audit as audits
 from examples.shop import damage, questions, sessions
+from examples.shop import forget as forgetting
 from examples.shop.crew import ROOT, VICTIMS, WRITERS, Crew
 from examples.shop.day import TOPICS
 from examples.shop.follower import followed
+from examples.shop.forget import Forgotten
 from examples.shop.meter import Meter
 from examples.shop.outcome import Outcome
 from examples.shop.report import page
@@ -28,9 +30,9 @@ import tailrace
 
 ROUNDS = 5
 TICK_SECONDS = 0.2
-# The part of the time in which nobody is killed yet.
+# The share of the time before the first kill.
 CALM = 0.35
-# A machine with much other work gets more time, until there is something to work with.
+# A busy machine gets more time, until there are enough records to work with.
 RECORDS_MIN = 5_000
 PATIENCE_SECONDS = 60.0
 
@@ -75,13 +77,14 @@ class Demo:
         with tailrace.open(self.log_path) as log:
             worked = self.work(log)
             streamed, told = self.finish_stream(log, crew.opened, contents)
+            forgotten = self.forget(log)
         with tailrace.open(self.log_path, "r") as log:
             answers, visits = self.ask(log, told)
             report, proof = self.prove(log)
             sales = questions.sales_by_hour(log)
         return Outcome(
             meter.throughput(), kill_seconds, len(crew.kills), audit, read, worked, streamed, answers, visits, sales,
-            report, proof,
+            report, proof, forgotten,
         )  # fmt: skip
 
     def heading(self, text: str) -> None:
@@ -102,7 +105,7 @@ class Demo:
         stretch = (self.seconds - calm) / ROUNDS
         kill_seconds = []
         for number in range(ROUNDS):
-            # Anywhere in the middle of its stretch, so that each kill meets the writers at something else.
+            # Anywhere in the middle of its stretch, so that each kill hits the writers in a different operation.
             self.watch(meter, calm + stretch * (number + random.uniform(0.3, 0.7)))
             kill_seconds.append(monotonic() - meter.began)
             crew.kill()
@@ -115,7 +118,7 @@ class Demo:
         return meter, kill_seconds
 
     def watch(self, meter: Meter, until: float) -> None:
-        """Show how it goes until so many seconds after the start."""
+        """Show the progress until `until` seconds after the start."""
         while (left := meter.began + until - monotonic()) > 0:
             sleep(min(TICK_SECONDS, left))
             self.screen.progress(meter.tick())
@@ -206,6 +209,20 @@ class Demo:
         )
         self.screen.say(f"  {compared.clicks_found:,} of {compared.clicks:,} clicks are in them, each in one")
 
+    def forget(self, log: tailrace.Log) -> Forgotten:
+        screen = self.screen
+        self.heading("Forget: carts expire, records are deleted, a customer's data is erased from every file")
+        found = forgetting.forget(log)
+        screen.say(
+            f"  carts {found.carts:,}   still alive {found.carts_shown:,}   "
+            f"on disk {found.bytes_before:,} bytes, {found.bytes_after:,} after the vacuum"
+        )
+        screen.say(
+            f"  letters {found.letters:,}   deleted {found.deleted:,}   erased {found.erased:,} of one customer   "
+            f"files that still hold a line of them {len(found.files)}"
+        )
+        return found
+
     def ask(self, log: tailrace.Log, told: dict[str, Any]) -> tuple[list[questions.Answer], list[questions.Visits]]:
         answers, visits = questions.ask(log), []
         if told:
@@ -275,12 +292,12 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     told = (
-        "A tea shop's day on Tailrace: write, kill, work, stream, ask, prove. "
+        "A tea shop's day on Tailrace: write, kill, work, stream, forget, ask, prove. "
         "It ends by itself, with a page of pictures."
     )
     parser = argparse.ArgumentParser(prog="./demo", description=told)
     parser.add_argument("--seconds", type=float, default=35.0, help="how long to write, 3 to 3600; default: 35")
-    parser.add_argument("--directory", type=Path, help="an empty directory for the log (default: demo-data, made anew)")
+    parser.add_argument("--directory", type=Path, help="an empty directory for the log (default: demo-data, emptied)")
     parser.add_argument("--page", type=Path, default=ROOT / "demo-report.html", help="default: demo-report.html")
     parser.add_argument(
         "--no-spark", dest="spark", action="store_false", help="leave out Spark, which needs Java 17 or newer"
@@ -294,13 +311,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def prepare(directory: Path | None) -> None:
-    """Remove what an earlier demo left, in the demo's own place only."""
+    """Remove what an earlier demo left, in the demo's own directory only."""
     if directory is None:
         shutil.rmtree(ROOT / "demo-data", ignore_errors=True)
 
 
 def close(screen: Screen, outcome: Outcome, path: Path, seconds: float) -> None:
-    """The numbers once more, in a few lines."""
+    """Print the numbers once more, in a few lines."""
     audit = outcome.audit
     append, read = spread(audit.latencies_us.get("append", [])), spread(outcome.followed.latencies_us)
     screen.heading(f"A tea shop's day in {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""Acknowledgements: what each writer was promised, noted outside the log so that the log can be held to it."""
+"""Acknowledgements: what each writer was promised, noted outside the log so that the log can be checked against it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Acknowledged(NamedTuple):
 class Notebook:
     """The file in which one life of a writer notes what was acknowledged.
 
-    A note is one unbuffered write(), so the kernel has it when note() returns: kill -9 does not take it back.
+    A note is one unbuffered write(), so the kernel has it when note() returns: kill -9 does not lose it.
     """
 
     def __init__(self, directory: Path, writer: int, life: int) -> None:
@@ -45,9 +45,9 @@ class Notebook:
 
 
 def notes(directory: Path) -> Iterator[tuple[int, int, Acknowledged]]:
-    """Every note with the number of its writer and of its life.
+    """Yield every note with the number of its writer and of its life.
 
-    A writer may be killed while it notes: a last line that does not end is not a note.
+    A writer may be killed while it notes: an incomplete last line is not a note.
     """
     for path in sorted(directory.glob("writer-*.jsonl")):
         _, writer, _, life = path.stem.split("-")

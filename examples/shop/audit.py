@@ -1,4 +1,4 @@
-"""The audit: the whole log is read and held against everything that was acknowledged."""
+"""The audit: the whole log is read and compared with everything that was acknowledged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tailrace
 
 
 class Contents(NamedTuple):
-    """What stands in the log."""
+    """The contents of the log."""
 
     # By topic and partition the id of every event, in the order of the offsets.
     ids: dict[str, dict[int, array[int]]]
@@ -54,7 +54,7 @@ class Audit(NamedTuple):
     latencies_us: dict[str, list[int]]
     # For each kill, how long until the new process had its first acknowledgement.
     takeovers_us: list[int]
-    # The longest that a writer who was not killed waited for an acknowledgement.
+    # The longest wait for an acknowledgement of a writer that was not killed.
     bystander_us_max: int
 
 
@@ -79,7 +79,7 @@ def read_everything(log: tailrace.Log) -> Contents:
 
 
 def audit(contents: Contents, notebooks: Path, kills: Sequence[Kill]) -> Audit:
-    """Look for every acknowledged event in the very place that was promised."""
+    """Look for every acknowledged event at exactly the offset that was acknowledged."""
     acknowledged = lost = 0
     latencies: dict[str, list[int]] = defaultdict(list)
     firsts: dict[tuple[int, int], int] = {}

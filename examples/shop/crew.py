@@ -36,14 +36,14 @@ class Crew:
         self._follower: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start everybody; the shop opens."""
+        """Start all processes; the shop opens."""
         self.opened = time()
         self._follower = self._process("follower", self.log, self.notebooks)
         for writer in WRITERS:
             self._start_writer(writer)
 
     def kill(self) -> None:
-        """Kill the victims with a signal that they cannot see coming, and start them again."""
+        """Kill the victims with SIGKILL, and start them again."""
         for writer in VICTIMS:
             process = self._writers[writer]
             if process.poll() is not None:
@@ -55,7 +55,7 @@ class Crew:
             self._start_writer(writer)
 
     def end(self) -> None:
-        """Let the writers end, then the follower, who reads what is left."""
+        """End the writers, then the follower, which reads what is left."""
         for process in self._writers.values():
             _ask_to_end(process)
         for writer, process in self._writers.items():
@@ -64,7 +64,7 @@ class Crew:
             _end(self._follower, "the follower", {0})
 
     def abandon(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Leave no process running, whatever happened."""
         for process in [*self._writers.values(), *([self._follower] if self._follower else [])]:
             if process.poll() is None:
                 process.kill()

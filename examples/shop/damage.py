@@ -1,4 +1,4 @@
-"""Damage: one byte is flipped in a copy of the log, and the copy is asked what is wrong and what is left."""
+"""Damage: one byte is flipped in a copy of the log, and verify and readers report what is wrong and what is left."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TOPIC, PARTITION = "clicks", 0
 
 
 class Proof(NamedTuple):
-    """What became of the flipped byte."""
+    """The consequences of the flipped byte."""
 
     file: Path
     position: int
     # The record whose value holds the byte.
     offset: int
     report: VerifyReport
-    # What a reader that goes over the damage is told; empty when it was told nothing.
+    # The error of a reader that reads across the damage; empty if there was none.
     told: str
     rest_records: int
     # Whether every other record reads as in the log itself.
@@ -44,12 +44,12 @@ class Proof(NamedTuple):
 
 
 def where(damage: Damage) -> str:
-    """A damaged range as people write it."""
+    """Return a damaged range as text."""
     return f"{damage.topic}[{damage.partition}]@{damage.first}..{damage.last}"
 
 
 def prove(log: tailrace.Log, copy: Path) -> Proof:
-    """Copy the log, flip one bit of one byte in the copy, and look what verify and readers say."""
+    """Copy the log, flip one bit of one byte in the copy, and return what verify and readers say."""
     shutil.copytree(log.location, copy)
     offset = log.topic(TOPIC).offsets()[PARTITION].latest // 2
     file, position = flip(copy, log.topic(TOPIC).get(offset, PARTITION).value or b"")
@@ -68,7 +68,7 @@ def prove(log: tailrace.Log, copy: Path) -> Proof:
 
 
 def flip(copy: Path, value: bytes) -> tuple[Path, int]:
-    """Flip one bit in the middle of a value; where that was."""
+    """Flip one bit in the middle of a value, and return where that was."""
     for path in sorted(copy.glob("topics/*/*/*.seg")):
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
             found = content.find(value)
@@ -89,7 +89,7 @@ def _told(damaged: tailrace.Log) -> str:
 
 
 def _around(log: tailrace.Log, first: int, last: int) -> Iterator[bytes | None]:
-    """The values of all records but a range of one partition."""
+    """Yield the values of all records but a range of one partition."""
     scans = [log.topic(name).read() for name in TOPICS if name != TOPIC]
     others = [partition for partition in range(TOPICS[TOPIC]) if partition != PARTITION]
     topic = log.topic(TOPIC)

@@ -1,4 +1,4 @@
-"""The day of a tea shop: what customers look at and order, drawn at random and skewed as real days are."""
+"""The day of a tea shop: what customers look at and order, drawn at random and skewed like real days."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 TOPICS = {"clicks": 4, "orders": 4, "payments": 2}
 
-# Cents, and how often each is wanted compared with the others.
+# Cents, and the relative demand for each.
 PRICES = {
     "sencha": 890,
     "earl grey": 650,
@@ -22,10 +22,10 @@ PRICES = {
     "teapot": 4_900,
 }
 LIKING = (34, 22, 14, 10, 8, 6, 4, 2)
-# By hour: nobody at night, a rise before noon, the most after work.
+# By hour: almost no visitors at night, a rise before noon, the most after work.
 VISITORS = (1, 1, 1, 1, 1, 2, 5, 12, 20, 28, 34, 38, 42, 36, 30, 30, 34, 44, 58, 66, 54, 32, 14, 5)
 CUSTOMERS = 10_000
-# The clock of the shop: it opens at six, and every second of the demo is so long.
+# The clock of the shop: it opens at six, and every second of the demo is this long.
 MORNING = datetime(2026, 11, 16, 6, tzinfo=UTC)
 SECOND = timedelta(minutes=40)
 
@@ -40,13 +40,13 @@ class Day:
 
     def __init__(self, writer: int, life: int, opened: float | None = None) -> None:
         self._random = random.Random(f"{writer}:{life}")
-        # Readable in the log: 3 02 0000017 is the event 17 of the second life of writer 3.
+        # Readable in the log: 3 02 0000017 is event 17 of the second life of writer 3.
         self._number = (writer * 100 + life) * 10_000_000
         # When the shop opened, by the clock of the machine.
         self._opened = time() if opened is None else opened
 
     def clicks(self, count: int) -> tuple[list[str], list[dict[str, Any]]]:
-        """So many keys and so many clicks, made now by those who are awake."""
+        """Return `count` keys and `count` clicks, made now by customers that are awake."""
         now = MORNING + (time() - self._opened) * SECOND
         at, awake = shown(now), VISITORS[now.hour] / max(VISITORS)
         products = self._random.choices(PRODUCTS, cum_weights=_LIKING, k=count)
@@ -55,7 +55,7 @@ class Day:
         return keys, clicks
 
     def order(self, pay: str) -> tuple[str, dict[str, Any]]:
-        """A key and an order that is paid by card at once, or by invoice some day."""
+        """Return a key and an order that is paid by card at once, or by invoice later."""
         (hour,) = self._random.choices(_HOURS, cum_weights=_VISITORS)
         (product,) = self._random.choices(PRODUCTS, cum_weights=_LIKING)
         count = self._random.choice((1, 1, 1, 2, 2, 3))
@@ -64,7 +64,7 @@ class Day:
         return self._customer(), order
 
     def payment(self, order: dict[str, Any]) -> dict[str, Any]:
-        """The payment of an order."""
+        """Return the payment of an order."""
         return {"id": self._next(), "order": order["id"], "cents": order["cents"]}
 
     def _customer(self, awake: float = 1.0) -> str:
@@ -77,5 +77,5 @@ class Day:
 
 
 def shown(moment: datetime) -> str:
-    """A moment of the shop's day as clicks have it: to the second, in UTC."""
+    """Return a time of the shop's day as in clicks: to the second, in UTC."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,4 +1,4 @@
-"""The diary of a Spark driver: what it did, a line each, in a file that outlives it."""
+"""The diary of a Spark driver: one line for each thing it did, in a file that outlives it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples.shop.sessions import SOURCE
 
 
 class Batch(NamedTuple):
-    """One batch of the stream that came to its end."""
+    """One batch of the stream that has ended."""
 
     life: int
     number: int
@@ -31,14 +31,14 @@ class Batch(NamedTuple):
 
 
 class Diary:
-    """Where one life of the driver writes; each entry is one write(), so that kill -9 does not take it back."""
+    """The diary of one life of the driver; each entry is one write(), so that kill -9 does not lose it."""
 
     def __init__(self, path: Path, life: int) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._life = life
 
     def batch(self, progress: dict[str, Any], began: float) -> None:
-        """Enter a batch, from what Spark says of its progress."""
+        """Enter a batch, from Spark's progress."""
         states, seconds = progress["stateOperators"], progress["durationMs"]["triggerExecution"] / 1_000
         late = sum(state["numRowsDroppedByWatermark"] for state in states)
         rows = progress["numInputRows"], progress["sink"]["numOutputRows"]
@@ -48,12 +48,12 @@ class Diary:
         self.enter("batch", Batch(self._life, progress["batchId"], began, seconds, *rows, late, total))
 
     def enter(self, what: str, entry: Any) -> None:
-        """Enter anything that JSON can say."""
+        """Enter any value that JSON can hold."""
         os.write(self._descriptor, json.dumps([what, entry]).encode() + b"\n")
 
 
 class DiaryReader:
-    """Reads along in a diary."""
+    """Reader of a diary that is being written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class DiaryReader:
         self.entries: dict[str, Any] = {}
 
     def read_on(self) -> None:
-        """Take in what came since; a last line that does not end is left for later, or for ever."""
+        """Read the new entries; an incomplete last line is left for later, or for ever."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

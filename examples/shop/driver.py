@@ -34,18 +34,18 @@ STARTS_MAX = 5
 
 
 class Orders(threading.Thread):
-    """What the parent says on standard input: to finish, or, when it ends, to be gone at once."""
+    """Reader of the parent's orders on standard input: to finish, or, when it ends, to exit at once."""
 
     def __init__(self) -> None:
         super().__init__(name="orders", daemon=True)
         self.finish = threading.Event()
 
     def run(self) -> None:
-        # Not by sys.stdin, whose lock this thread would hold when the process wants to end.
+        # Not through sys.stdin, whose lock this thread would hold when the process wants to end.
         while said := os.read(0, len(FINISH)):
             if said == FINISH:
                 self.finish.set()
-        # Java ends as soon as its own standard input does, and takes its Python processes along.
+        # Java ends as soon as its own standard input does, together with its Python processes.
         os._exit(0)
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     orders = Orders()
     orders.start()
     diary = Diary(Path(directory, "diary.jsonl"), int(life))
-    # Before Spark starts, because its Python processes get the environment of this one.
+    # Before Spark starts, because its Python processes inherit the environment of this one.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH", "")]))
     from pyspark.errors import StreamingQueryException
 
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
 
 
 def settings(scratch: str) -> dict[str, str]:
-    """What Spark needs to start quickly, to stay small, and to leave nothing outside of a directory."""
+    """Return the settings for Spark to start quickly, to stay small, and to leave nothing outside of a directory."""
     return {
         "spark.driver.memory": "1g",
         # The quick compiler only: the other one pays off after minutes.
@@ -90,7 +90,7 @@ def settings(scratch: str) -> dict[str, str]:
 
 
 def start(spark: SparkSession, path: str, checkpoint: str) -> StreamingQuery:
-    """Start the stream, or go on with it where the checkpoint says."""
+    """Start the stream, or continue it where the checkpoint says."""
     from pyspark.sql import functions as f
 
     clicks = (
@@ -119,7 +119,7 @@ def start(spark: SparkSession, path: str, checkpoint: str) -> StreamingQuery:
 
 
 def follow(query: StreamingQuery, diary: Diary, orders: Orders) -> None:
-    """Enter every batch into the diary, until the end is asked for and everything that was written is in sessions."""
+    """Enter every batch into the diary, until the end is requested and everything that was written is in sessions."""
     entered = -1
     while query.isActive and not orders.finish.wait(POLL_SECONDS):
         entered = enter(query, diary, entered)
@@ -129,19 +129,19 @@ def follow(query: StreamingQuery, diary: Diary, orders: Orders) -> None:
             sleep(POLL_SECONDS)
             entered = enter(query, diary, entered)
         caught_up.result()
-    # The progress of a batch is told a moment after its end.
+    # The progress of a batch is reported a moment after its end.
     sleep(POLL_SECONDS)
     enter(query, diary, entered)
     query.stop()
 
 
 def enter(query: StreamingQuery, diary: Diary, entered: int) -> int:
-    """Enter the batches that ended since; the number of the last one."""
+    """Enter the batches that ended since, and return the number of the last one."""
     last = query.lastProgress
     if last is None or last["batchId"] <= entered:
         return entered
     for progress in query.recentProgress:
-        # A look at the source that found nothing new is no batch.
+        # A progress without new data is no batch.
         if progress["batchId"] > entered and "addBatch" in progress["durationMs"]:
             entered = progress["batchId"]
             diary.batch(progress, datetime.fromisoformat(progress["timestamp"]).timestamp())
@@ -149,7 +149,7 @@ def enter(query: StreamingQuery, diary: Diary, entered: int) -> int:
 
 
 def answers(spark: SparkSession, path: str) -> dict[str, tuple[float, list[list[Any]]]]:
-    """By question the seconds and the rows of the answer."""
+    """Return by question the seconds and the rows of the answer."""
     view(spark, path, "orders", "product STRING, cents LONG")
     view(spark, path, "sessions", "began STRING, clicks LONG")
     found = {}

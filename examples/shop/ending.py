@@ -7,7 +7,7 @@ import sys
 
 
 def asked_to_end() -> bool:
-    """Whether this process should finish what it does and end.
+    """Return whether this process should finish its work and end.
 
     Unlike a signal, a closed pipe cannot come too early, and a parent that is killed closes it as well.
     """

@@ -1,4 +1,4 @@
-"""Families of processes: whom a process started, directly or not, and their end."""
+"""Process trees: the processes that a process started, directly or not, and their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_SECONDS = 0.02
 
 
 def below(pid: int) -> list[int]:
-    """Every process that a process started, directly or not; parents before their children."""
+    """Return every process that a process started, directly or not; parents before their children."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}
     for line in listed.splitlines():
@@ -29,7 +29,7 @@ def below(pid: int) -> list[int]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process and everything that it started, and see them gone; how many there were."""
+    """Kill a process and everything that it started, wait for their end, and return how many there were."""
     # Listed first: a child whose parent is dead cannot be told from others.
     family = below(process.pid) if process.poll() is None else []
     process.kill()
@@ -45,7 +45,7 @@ def kill(process: subprocess.Popen[bytes]) -> int:
 
 
 def wait_for_end(pids: Sequence[int], seconds_max: float = END_SECONDS_MAX) -> bool:
-    """Wait until none of these processes is there any more; whether that came true."""
+    """Wait until all of these processes have ended, and return whether they did."""
     deadline = monotonic() + seconds_max
     while alive(pids):
         if monotonic() > deadline:
@@ -55,7 +55,7 @@ def wait_for_end(pids: Sequence[int], seconds_max: float = END_SECONDS_MAX) -> b
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Those of some processes that still run; dead ones that nobody has buried do not."""
+    """Return those of some processes that still run; zombies do not count."""
     if not pids:
         return []
     command = ["ps", "-o", "pid=,stat=", "-p", ",".join(map(str, pids))]

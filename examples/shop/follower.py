@@ -1,4 +1,4 @@
-"""A follower: one process that reads along while others write and die, and counts what it sees."""
+"""A follower: one process that reads while others write and die, and counts what it reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMMARY = "summary.json"
 
 
 class Followed(NamedTuple):
-    """What the follower saw."""
+    """What the follower read."""
 
     counts: dict[str, int]
     # Records whose offset was not the one after the record before.
@@ -29,7 +29,7 @@ class Followed(NamedTuple):
 
 
 class Follower(threading.Thread):
-    """Follows one topic until the end is asked for and nothing more comes."""
+    """Follows one topic until the end is requested and no more records come."""
 
     def __init__(self, topic: tailrace.Topic) -> None:
         super().__init__(name=f"follow-{topic.name}")
@@ -49,7 +49,7 @@ class Follower(threading.Thread):
         start: Any = "earliest"
         following: dict[int, int] = {}
         while True:
-            # Asked before reading, so that whatever was written before the end was asked for is still read.
+            # Checked before reading, so that everything written before the end was requested is still read.
             last = asked_to_end()
             scan = self.topic.read(start, follow=True, timeout="500ms")
             for batch in scan.batches():
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
 
 
 def followed(directory: Path) -> Followed:
-    """What a follower that has ended left in its directory."""
+    """Return what a follower that has ended left in its directory."""
     summary = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
     return Followed(summary["counts"], summary["jumps"], array("q", (directory / LATENCIES).read_bytes()))
 

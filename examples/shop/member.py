@@ -1,4 +1,4 @@
-"""A member of the billing group: turns orders into invoices, each exactly once, and takes its time for it."""
+"""A member of the billing group: turns orders into invoices, each exactly once, with artificial delay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tailrace
 
 GROUP = "billing"
 SOURCE, TARGET = "orders", "invoices"
-# One transaction holds the work of so long: a member gives partitions back, and takes them, between two of them.
+# The duration of the work in one transaction: partitions are revoked and assigned between two of them.
 BATCH_SECONDS = 0.02
 
 

@@ -1,4 +1,4 @@
-"""The meter: how many records come into the log each second, watched from outside the writers."""
+"""The meter: the rate of records into the log, observed from outside the writers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import tailrace
 
-# A rate is taken over this stretch, so that one slow tick is not a dent.
+# A rate is taken over this time, so that one slow tick is not a dent.
 RATE_SECONDS = 1.0
-# Processes tell how often they synced about once a second, so this rate needs a longer stretch.
+# Processes publish their count of syncs about once a second, so this rate needs a longer time.
 FSYNC_RATE_SECONDS = 3.0
-# Shorter stretches mean nothing.
+# Rates over a shorter time mean nothing.
 TICK_SECONDS_MIN = 0.05
 
 
@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 class Meter:
-    """Samples of the log, and what they mean."""
+    """Samples of the log, and the rates between them."""
 
     def __init__(self, log: tailrace.Log) -> None:
         self.log = log
@@ -32,7 +32,7 @@ class Meter:
         self.samples = [Sample(0.0, 0, 0)]
 
     def tick(self) -> str:
-        """Take a sample; the line that says how it goes."""
+        """Take a sample, and return the progress line."""
         stats = self.log.stats()
         self.samples.append(Sample(monotonic() - self.began, stats.records, stats.fsyncs))
         records, fsyncs = self.rate(len(self.samples) - 1), self.fsync_rate()
@@ -44,19 +44,19 @@ class Meter:
         )
 
     def rate(self, index: int) -> float:
-        """Records a second in the stretch before a sample."""
+        """Return the records per second in the time before a sample."""
         after = self.samples[index]
         before = self._before(after, RATE_SECONDS)
         return (after.records - before.records) / max(after.seconds - before.seconds, TICK_SECONDS_MIN)
 
     def fsync_rate(self) -> float:
-        """Calls of fsync a second before the last sample; what a killed process did not tell any more is not in it."""
+        """Return the fsyncs per second before the last sample, without those that a killed process did not publish."""
         after = self.samples[-1]
         before = self._before(after, FSYNC_RATE_SECONDS)
         return max(0, after.fsyncs - before.fsyncs) / max(after.seconds - before.seconds, TICK_SECONDS_MIN)
 
     def throughput(self) -> list[tuple[float, float]]:
-        """Records a second over time."""
+        """Return the records per second over time."""
         return [(sample.seconds, self.rate(index)) for index, sample in enumerate(self.samples)]
 
     def _before(self, after: Sample, seconds: float) -> Sample:

@@ -1,4 +1,4 @@
-"""The outcome: everything that a run of the demo measured, and whether it is what was promised."""
+"""The outcome: everything that a run of the demo measured, and whether every promise was kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 from examples.shop.audit import Audit
 from examples.shop.damage import Proof
 from examples.shop.follower import Followed
+from examples.shop.forget import Forgotten
 from examples.shop.questions import Answer, Visits
 from examples.shop.stream import Streamed
 from examples.shop.work import Worked
@@ -23,21 +24,22 @@ class Outcome(NamedTuple):
     audit: Audit
     followed: Followed
     worked: Worked
-    # None when Spark was left out.
+    # None if Spark was left out.
     streamed: Streamed | None
     answers: list[Answer]
     visits: list[Visits]
     sales: dict[str, float]
     report: VerifyReport
     proof: Proof
+    forgotten: Forgotten
 
     @property
     def seconds(self) -> float:
-        """How long was written."""
+        """How many seconds the writers wrote."""
         return self.throughput[-1][0]
 
     def faults(self) -> list[str]:
-        """Every promise that was not kept; empty when all were."""
+        """Return every promise that was not kept; empty if all were."""
         audit, proof, worked = self.audit, self.proof, self.worked
         followed = sum(self.followed.counts.values())
         first = self.answers[0].cents
@@ -57,6 +59,7 @@ class Outcome(NamedTuple):
             "there was nothing to ask about": not first,
             "the answers about sessions differ": any(each.hours != self.visits[0].hours for each in self.visits),
             **(self.streamed.faults() if self.streamed is not None else {}),
+            **self.forgotten.faults(),
             "verify found damage in the log": not self.report.ok,
             "verify did not name the flipped byte": proof.damage is None,
             "a reader went over the flipped byte in silence": not proof.told,

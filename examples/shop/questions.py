@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tailrace
 
-# Spark and DuckDB are asked in the very same words.
+# Spark and DuckDB get the very same SQL.
 REVENUE = "SELECT product, sum(cents) AS cents FROM orders GROUP BY product"
 VISITS = """
     SELECT hour(CAST(began AS TIMESTAMP)) AS hour, count(*) AS visits, sum(clicks) AS clicks
@@ -19,7 +19,7 @@ VISITS = """
 
 
 class Answer(NamedTuple):
-    """Cents by product, who said so, and how long it took."""
+    """Cents by product, the tool that answered, and how long it took."""
 
     tool: str
     seconds: float
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """Sessions that began in an hour and their clicks, by hour; who said so, and how long it took."""
+    """Sessions that began in an hour and their clicks, by hour; the tool that answered, and how long it took."""
 
     tool: str
     seconds: float
@@ -35,21 +35,21 @@ class Visits(NamedTuple):
 
 
 def ask(log: tailrace.Log) -> list[Answer]:
-    """Revenue by product, three times."""
+    """Return revenue by product, from three tools."""
     _load()
     tools = (("DuckDB", in_duckdb), ("Polars", in_polars), ("plain Python", in_python))
     return [Answer(tool, *_timed(function, log)) for tool, function in tools]
 
 
 def ask_visits(log: tailrace.Log) -> list[Visits]:
-    """Visits by hour, twice."""
+    """Return visits by hour, from two tools."""
     _load()
     tools = (("DuckDB", visits_in_duckdb), ("Polars", visits_in_polars))
     return [Visits(tool, *_timed(function, log)) for tool, function in tools]
 
 
 def from_spark(told: Mapping[str, Any]) -> tuple[Answer, Visits]:
-    """The two answers of a Spark driver, as it wrote them into its diary."""
+    """Return the two answers of a Spark driver, from its diary."""
     (revenue_seconds, revenue), (visits_seconds, visits) = told["revenue"], told["visits"]
     return Answer("Spark SQL", revenue_seconds, dict(revenue)), Visits("Spark SQL", visits_seconds, _hours(visits))
 
@@ -84,7 +84,7 @@ def visits_in_polars(log: tailrace.Log) -> dict[int, tuple[int, int]]:
 
 
 def sales_by_hour(log: tailrace.Log) -> dict[str, float]:
-    """Euros by hour of the day."""
+    """Return euros by hour of the day."""
     cents: Counter[int] = Counter()
     for record in log.topic("orders").read():
         order = record.json()
@@ -93,7 +93,7 @@ def sales_by_hour(log: tailrace.Log) -> dict[str, float]:
 
 
 def _load() -> None:
-    """Loading a library is no part of an answer."""
+    """Import the libraries, so that the time of the import is no part of an answer."""
     for name in ("duckdb", "polars", "pyarrow.json"):
         import_module(name)
 

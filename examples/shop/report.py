@@ -1,4 +1,4 @@
-"""The report: one page with the pictures and the counts of a run, and the commands to look for oneself."""
+"""The report: one page with the charts and the counts of a run, and the commands to check them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAYS = {
 
 
 def page(outcome: Outcome, log: Path, copy: Path) -> str:
-    """The whole page."""
+    """Return the whole page."""
     sections = [
         ("Counted, not claimed", _counts(outcome)),
         ("Write and kill", _throughput(outcome)),
@@ -29,6 +29,7 @@ def page(outcome: Outcome, log: Path, copy: Path) -> str:
         ("How long until another process reads it", _reads(outcome)),
         ("Work", _work(outcome)),
         *([("Stream", stream_report.section(outcome.streamed, outcome.visits))] if outcome.streamed else []),
+        ("Forget", _forgotten(outcome)),
         ("Ask", _answers(outcome)),
         ("Prove", _proof(outcome)),
         ("Look for yourself", _commands(outcome, log, copy)),
@@ -141,6 +142,17 @@ def _answers(outcome: Outcome) -> str:
     return chart + "<h3>Revenue by product, in euros</h3>" + svg.table(("product", *tools), rows)
 
 
+def _forgotten(outcome: Outcome) -> str:
+    found = outcome.forgotten
+    sizes = {"before": found.bytes_before, "after the vacuum": found.bytes_after, "of it live": found.bytes_live}
+    chart = svg.bar_chart("Bytes of the carts on disk", {name: float(size) for name, size in sizes.items()})
+    lines = [f"{found.carts:,} carts, {found.carts_shown:,} of them still alive and shown"]
+    lines += [f"{found.letters:,} letters to customers, {found.deleted:,} deleted by their offsets"]
+    lines += [f"{found.erased:,} letters of one customer erased; {len(found.files)} files hold a line of them"]
+    lines += [f"not reached: {each}" for each in found.unreached]
+    return chart + _block(lines)
+
+
 def _proof(outcome: Outcome) -> str:
     report, proof = outcome.report, outcome.proof
     checked = f"{report.checked_records:,} records, the catalog's included, in {report.checked_bytes:,} bytes"
@@ -189,7 +201,7 @@ def _commands(outcome: Outcome, log: Path, copy: Path) -> str:
 
 
 def _shown(path: Path) -> str:
-    """A path as one types it in the directory of the project."""
+    """Return a path as typed in the directory of the project."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 

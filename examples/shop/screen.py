@@ -1,4 +1,4 @@
-"""The screen: headings, sentences, and one line of progress that is redrawn on a terminal."""
+"""The screen: headings, sentences, and one progress line that is redrawn on a terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import sys
 from time import monotonic
 
-# In a pipe a line of progress stays, so it is said this often and not more.
+# In a pipe a progress line stays, so it is printed only this often.
 PIPE_SECONDS = 1.0
 
 
 class Screen:
-    """Where the demo says what it does."""
+    """The output of the demo."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -27,13 +27,13 @@ class Screen:
         self.say(f"\x1b[1m{text}\x1b[0m" if self._live and "NO_COLOR" not in os.environ else text)
 
     def say(self, text: str) -> None:
-        """A line that stays, in place of the line of progress."""
+        """Print a line that stays, in place of the progress line."""
         sys.stdout.write(("\r\x1b[K" if self._drawn else "") + text + "\n")
         self._drawn = False
         sys.stdout.flush()
 
     def progress(self, text: str) -> None:
-        """How it goes right now: in place on a terminal, once a second elsewhere."""
+        """Show the progress: in place on a terminal, once a second elsewhere."""
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             sys.stdout.write(f"\r\x1b[K{text[:width]}")
@@ -44,7 +44,7 @@ class Screen:
             self.say(text)
 
     def settle(self) -> None:
-        """Leave the line of progress as it stands."""
+        """Leave the progress line as it is."""
         if self._drawn:
             self._drawn = False
             sys.stdout.write("\n")

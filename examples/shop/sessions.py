@@ -12,17 +12,17 @@ import tailrace
 
 SOURCE, TARGET = "clicks", "sessions"
 PARTITIONS = 2
-# The pause after which a customer is taken to have left, by the clock of the shop.
+# The pause after which a customer counts as gone, by the clock of the shop.
 PAUSE = timedelta(minutes=30)
-# How much later than a newer click an older one may still come. It is six seconds of the demo, more than a writer
-# needs to append what it has in its hands; later clicks would be left out, and the demo would say so.
+# How much later than a newer click an older one may still arrive. It is six seconds of the demo, more than a writer
+# needs to append what it holds; later clicks would be left out, and the demo would say so.
 LATE_MAX = timedelta(hours=4)
-# Fine enough for a picture.
+# Fine enough for a chart.
 MOMENT_US = 50_000
 
 
 class Session(NamedTuple):
-    """One session; the sum of the ids tells one set of clicks from another."""
+    """One session; the sum of the ids distinguishes one set of clicks from another."""
 
     customer: str
     began: str
@@ -32,7 +32,7 @@ class Session(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The sessions of the topic, held against those that the clicks make."""
+    """The sessions of the topic, compared with those that the clicks make."""
 
     expected: int
     found: int
@@ -43,12 +43,12 @@ class Comparison(NamedTuple):
     # How many clicks there are, and how many the sessions of the topic have together.
     clicks: int
     clicks_found: int
-    # How many sessions stood in the topic when, in seconds since 1970.
+    # The number of sessions in the topic over time, in seconds since 1970.
     growth: list[tuple[float, int]]
 
 
 def expected(visits: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[Session]:
-    """The sessions that the clicks of each customer make, given as (time, id) in any order."""
+    """Yield the sessions that the clicks of each customer make, given as (time, id) in any order."""
     seconds: dict[str, float] = {}
     for customer, clicks in visits.items():
         ordered = sorted(clicks)
@@ -63,7 +63,7 @@ def expected(visits: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[Sessio
 
 
 def compare(log: tailrace.Log, visits: Mapping[str, Sequence[tuple[str, int]]]) -> Comparison:
-    """Look for every session that the clicks make, once, in the topic."""
+    """Check that every session that the clicks make is in the topic, once."""
     wanted = Counter(expected(visits))
     found: Counter[Session] = Counter()
     moments: Counter[int] = Counter()

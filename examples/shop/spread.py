@@ -16,7 +16,7 @@ class Spread(NamedTuple):
 
 
 def spread(values_us: Iterable[int]) -> Spread:
-    """The spread of times in microseconds."""
+    """Return the spread of times in microseconds."""
     ordered = sorted(values_us)
     if not ordered:
         return Spread(0, 0.0, 0.0, 0.0)

@@ -24,15 +24,15 @@ from examples.shop.driver import FINISH
 import tailrace
 from tailrace import bulk
 
-# The driver is killed when it has done so much, or in the first batch that runs when nobody writes any more.
+# The driver is killed after this many batches, or in the first batch that runs after the writers ended.
 BATCHES_MIN = 2
 POLL_SECONDS = 0.02
-# A cold start of Java on a machine with much other work takes its time.
+# A cold start of Java on a busy machine takes this long.
 PATIENCE_SECONDS = 300.0
 
 
 class StreamError(RuntimeError):
-    """The driver did not do what it is for."""
+    """The driver failed."""
 
 
 class Killed(NamedTuple):
@@ -42,7 +42,7 @@ class Killed(NamedTuple):
     time: float
     # How many processes died with it, Java's included.
     processes: int
-    # The first batch that is not done, whether it was begun, and whether its sessions stood in the topic already.
+    # The first batch that is not done, whether it was begun, and whether its sessions were in the topic already.
     batch: int
     begun: bool
     written: bool
@@ -58,7 +58,7 @@ class Streamed(NamedTuple):
     comparison: sessions.Comparison
 
     def life(self, number: int) -> list[Batch]:
-        """The batches of one life of the driver."""
+        """Return the batches of one life of the driver."""
         return [batch for batch in self.batches if batch.life == number]
 
     @property
@@ -67,11 +67,11 @@ class Streamed(NamedTuple):
 
     @property
     def back_seconds(self) -> float:
-        """From the kill to the end of the first batch after it."""
+        """Return the time from the kill to the end of the first batch after it."""
         return self.life(2)[0].ended - self.killed.time if self.life(2) else 0.0
 
     def faults(self) -> dict[str, object]:
-        """Every promise about sessions, with whether it was broken."""
+        """Return every promise about sessions, with whether it was broken."""
         compared, killed = self.comparison, self.killed
         first = self.life(2)[0].number if self.life(2) else None
         return {
@@ -83,7 +83,7 @@ class Streamed(NamedTuple):
                 compared.clicks_found != compared.clicks
             ),
             f"{self.late:,} clicks came later than Spark was told to wait; the machine has stalled": self.late,
-            f"Spark went on with batch {first} after the kill, not with {killed.batch}": first != killed.batch,
+            f"Spark continued with batch {first} after the kill, not with {killed.batch}": first != killed.batch,
         }
 
 
@@ -100,11 +100,11 @@ class Stream:
         self._life = 0
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
-        # Of a short name, because that of a socket has a limit, and removed at the end.
+        # With a short name, because the name of a socket has a limit, and removed at the end.
         self._scratch = tempfile.mkdtemp(prefix="tailrace-demo-")
 
     def start(self) -> None:
-        """Start the driver; Java needs a while, and this does not wait for it."""
+        """Start the driver, without waiting for Java."""
         self._life += 1
         arguments = (self.log_path, self.directory, self._scratch, self._life)
         command = [sys.executable, "-W", "ignore", "-m", "examples.shop.driver", *map(str, arguments)]
@@ -116,7 +116,7 @@ class Stream:
             )
 
     def kill_when_due(self, log: tailrace.Log, *, at_once: bool = False) -> Killed | None:
-        """Kill the driver with everything that it started, once, while a batch runs; the kill, if it was now."""
+        """Kill the driver with everything that it started, once, while a batch runs; return the kill, if it was now."""
         self._look()
         if self.killed is not None or not (at_once or self._is_busy()) or not self._planned() - self._done():
             return None
@@ -127,25 +127,25 @@ class Stream:
             raise self._error(f"ended with code {process.returncode} before it could be killed")
         _pipe(process).close()
         self.diary.read_on()
-        # What the checkpoint says now is what the next life goes by.
+        # The next life starts from the current checkpoint.
         batch = max(self._done(), default=-1) + 1
         self.killed = Killed(moment, processes, batch, batch in self._planned(), self._applied(log) >= batch)
         self.start()
         return self.killed
 
     def close_shop(self, log: tailrace.Log, opened: float) -> None:
-        """Append the last click, a day later: no session goes on until then, so this one brings all of them out."""
+        """Append the last click, a day later: no session lasts until then, so this one completes all of them."""
         later = MORNING + (time() - opened) * SECOND + timedelta(days=1)
         log.topic(sessions.SOURCE).append(json={"id": 0, "at": shown(later), "page": "closed"}, key="shop")
 
     def kill_at_once(self, log: tailrace.Log, tell: Callable[[], None]) -> None:
-        """Kill the driver in the first batch that runs; the last click brings one, if all others are done."""
+        """Kill the driver in the first batch that runs; the last click causes one, if all others are done."""
         deadline = monotonic() + PATIENCE_SECONDS
         while self.kill_when_due(log, at_once=True) is None:
             self._wait(deadline, tell)
 
     def finish(self, tell: Callable[[], None]) -> dict[str, Any]:
-        """Let the driver make sessions of all clicks there are; its answers to the questions of the day."""
+        """Let the driver make sessions of all clicks, and return its answers to the questions of the day."""
         deadline = monotonic() + PATIENCE_SECONDS
         _pipe(self._running()).write(FINISH)
         _pipe(self._running()).flush()
@@ -154,7 +154,7 @@ class Stream:
         return dict(self.diary.entries["answers"])
 
     def state(self) -> str:
-        """How it goes right now."""
+        """Return the current state as text."""
         if self.diary.entries.get("started") != self._life:
             return "Java starts"
         if not any(batch.life == self._life for batch in self.diary.batches):
@@ -164,14 +164,14 @@ class Stream:
         return f"{last.number + 1:,} batches   {last.clicks_total:,} clicks   {sessions_total:,} sessions"
 
     def end(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Leave no process running, whatever happened."""
         if self._process is not None:
             families.kill(self._process)
             _pipe(self._process).close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _is_busy(self) -> bool:
-        """Whether the stream has found its pace, and sessions come out of it."""
+        """Return whether the stream has found its pace, and sessions come out of it."""
         batches = self.diary.batches
         return len(batches) >= BATCHES_MIN and any(batch.sessions for batch in batches)
 
@@ -183,7 +183,7 @@ class Stream:
         sleep(POLL_SECONDS)
 
     def _look(self) -> None:
-        """Read along, and notice a driver that ended by itself."""
+        """Read the diary, and raise if the driver ended by itself."""
         code = self._running().poll()
         self.diary.read_on()
         if code is not None:
@@ -204,14 +204,14 @@ class Stream:
         return _numbers(self.checkpoint / "commits")
 
     def _applied(self, log: tailrace.Log) -> int:
-        """The last batch of which the log says that it stands in the topic."""
+        """Return the last batch that the log has applied."""
         query = json.loads((self.checkpoint / "metadata").read_bytes())["id"]
         last = bulk.applied(log, f"spark-stream:{query}")
         return -1 if last is None else last
 
 
 def _numbers(directory: Path) -> set[int]:
-    """The batches of which the checkpoint has a file."""
+    """Return the batches of which the checkpoint has a file."""
     try:
         return {int(name) for name in os.listdir(directory) if name.isdecimal()}
     except FileNotFoundError:

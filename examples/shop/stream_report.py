@@ -1,4 +1,4 @@
-"""The part of the report that is about the stream: clicks in, sessions out, batches, and the kill among them."""
+"""The part of the report about the stream: clicks in, sessions out, batches, and the kill among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.shop.stream import Streamed
 
 
 def section(streamed: Streamed, visits: Sequence[Visits]) -> str:
-    """Figures, pictures and tables."""
+    """Return figures, charts and tables."""
     return (
         _figures(streamed)
         + _flow(streamed)
@@ -24,7 +24,7 @@ def section(streamed: Streamed, visits: Sequence[Visits]) -> str:
 
 
 def commands(shop: str) -> list[str]:
-    """What to type to see more of it, given the log as one types it."""
+    """Return the commands to see more of it, given the log as typed."""
     return [
         "# Stream",
         "tailrace group show sessions",
@@ -55,7 +55,7 @@ def _figures(streamed: Streamed) -> str:
         }
     )
     return figures + _paragraph(
-        "A Spark stream reads clicks while they are appended and writes a session for every customer who makes a pause "
+        "A Spark stream reads clicks while they are appended and writes a session whenever a customer makes a pause "
         "of half an hour, by the clock of the shop. Plain Python finds the sessions of the same clicks for itself, and "
         "each must stand in the topic once, with the same beginning, end, number of clicks and sum of ids."
     )
@@ -89,7 +89,7 @@ def _flow(streamed: Streamed) -> str:
 
 
 def _stairs(totals: Sequence[tuple[float, int]], opened: float) -> list[tuple[float, float]]:
-    """A line that stays where it was until something comes, in seconds since the opening."""
+    """Return a line that is constant between two values, in seconds since the opening."""
     points = [(0.0, 0.0)]
     for time, total in totals:
         points += [(time - opened, points[-1][1]), (time - opened, float(total))]

@@ -17,7 +17,7 @@ import tailrace
 from tailrace.errors import GroupNotFoundError
 
 MEMBERS = 3
-# What is left of the lag when a member is killed.
+# The share of the lag that is left when a member is killed.
 KILL_AT = 0.6
 WORK_SECONDS = 6.0
 WAIT_SECONDS_MAX = 180.0
@@ -91,7 +91,7 @@ def _watched(
 
 
 def _kill(log: tailrace.Log, member: subprocess.Popen[bytes]) -> float:
-    """Kill a member; milliseconds until all that it had belongs to others."""
+    """Kill a member, and return the milliseconds until all of its partitions belong to other members."""
     member.kill()
     began = monotonic()
     while monotonic() - began < WAIT_SECONDS_MAX:

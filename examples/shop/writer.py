@@ -17,14 +17,14 @@ import tailrace
 
 BATCH_RECORDS = 200
 BACKGROUND_RECORDS = 50
-# How often each way is taken compared with the others.
+# The relative frequency of each way.
 WAYS = {"append": 6, "transaction": 4, "extend": 1, "producer": 2}
-# So many background groups may be on their way before the writer waits for the oldest.
+# Maximum of background batches in flight before the writer waits for the oldest.
 PENDING_MAX = 8
 
 
 class Writer:
-    """Appends until it is told to end; every acknowledgement is noted before the next write begins."""
+    """Appends until it is asked to end; every acknowledgement is noted before the next write begins."""
 
     def __init__(self, log: tailrace.Log, notebook: Notebook, writer: int, life: int, opened: float) -> None:
         self.log = log
@@ -36,7 +36,7 @@ class Writer:
         self.pending: deque[tuple[int, list[int], list[Future[tailrace.Position]]]] = deque()
 
     def run(self) -> None:
-        """Write until the end is asked for."""
+        """Write until the end is requested."""
         ways = {
             "append": self.append,
             "transaction": self.transaction,
@@ -50,7 +50,7 @@ class Writer:
         self.collect(0)
 
     def append(self) -> None:
-        """One click or one order on account; it is on disk when append returns."""
+        """Append one click or one order on account; it is on disk when append returns."""
         if self.random.random() < 0.3:
             topic, (key, event) = self.orders, self.day.order("invoice")
         else:
@@ -60,7 +60,7 @@ class Writer:
         self.note("append", began, [Written(topic.name, [(partition, offset, 1)], [event["id"]])])
 
     def transaction(self) -> None:
-        """An order and its payment: both or neither."""
+        """Append an order and its payment: both or neither."""
         key, order = self.day.order("card")
         payment = self.day.payment(order)
         began = perf_counter_ns()
@@ -72,14 +72,14 @@ class Writer:
         self.note("transaction", began, written)
 
     def extend(self) -> None:
-        """Many clicks at once, over all partitions: all or none."""
+        """Append many clicks at once, over all partitions: all or none."""
         keys, events = self.day.clicks(BATCH_RECORDS)
         began = perf_counter_ns()
         ranges = self.clicks.extend(events, json=True, keys=keys)
         self.note("extend", began, [Written("clicks", places(ranges), [event["id"] for event in events])])
 
     def produce(self) -> None:
-        """Clicks that a thread sends in the background; they are acknowledged when their futures say so."""
+        """Append clicks in the background; they are acknowledged when their futures are done."""
         keys, events = self.day.clicks(BACKGROUND_RECORDS)
         began = perf_counter_ns()
         futures = [self.producer.append(json=event, key=key) for key, event in zip(keys, events, strict=True)]
@@ -87,7 +87,7 @@ class Writer:
         self.collect(PENDING_MAX)
 
     def collect(self, pending_max: int) -> None:
-        """Note the background groups that are done, and wait for the oldest as long as there are too many."""
+        """Note the background batches that are done, and wait for the oldest while there are too many."""
         while self.pending:
             began, ids, futures = self.pending[0]
             if len(self.pending) <= pending_max and not all(future.done() for future in futures):
@@ -103,7 +103,7 @@ class Writer:
 
 
 def places(ranges: dict[int, range]) -> list[tuple[int, int, int]]:
-    """Ranges of offsets by partition, as they are noted."""
+    """Return ranges of offsets by partition, as they are noted."""
     return [(partition, offsets.start, len(offsets)) for partition, offsets in ranges.items()]
 
 

@@ -1,4 +1,4 @@
-"""Clicks, parsed and sorted: those in order to `clicks.clean`, what cannot be read to `clicks.rejected`.
+"""Clicks, parsed and sorted: valid ones to `clicks.clean`, unreadable ones to `clicks.rejected`.
 
 Only temporary views and sinks: a table would need a catalog that outlives the run, and a log is one already.
 """
@@ -15,7 +15,7 @@ IN_ORDER = "user IS NOT NULL AND at IS NOT NULL"
 
 @dp.temporary_view
 def clicks() -> DataFrame:
-    """The topic as a stream of columns; those that begin with `_` belong to the record."""
+    """Return the topic as a stream of columns; those that begin with `_` belong to the record."""
     return (
         spark.readStream.format("tailrace")
         .schema("user STRING, page STRING, at TIMESTAMP, _key BINARY, _value BINARY, _timestamp TIMESTAMP")
@@ -32,7 +32,7 @@ dp.create_sink("rejected", "tailrace", {"log": LOG, "topic": "clicks.rejected", 
 
 @dp.append_flow(target="clean")
 def keep() -> DataFrame:
-    """One form for all: lower case names, times in UTC, a page always."""
+    """Return valid clicks in one form: lower case names, times in UTC, a page always."""
     click = "named_struct('user', lower(user), 'page', coalesce(page, '/'), 'at', at)"
     value = f"to_json({click}, map('timeZone', 'UTC')) AS value"
     return spark.readStream.table("clicks").where(IN_ORDER).selectExpr("lower(user) AS key", value, "at AS timestamp")
@@ -40,6 +40,6 @@ def keep() -> DataFrame:
 
 @dp.append_flow(target="rejected")
 def reject() -> DataFrame:
-    """As it came, for somebody to look at."""
+    """Return unreadable values as they came, for a person to look at."""
     unreadable = spark.readStream.table("clicks").where(f"NOT ({IN_ORDER})")
     return unreadable.selectExpr("_key AS key", "_value AS value", "_timestamp AS timestamp")
