@@ -54,6 +54,7 @@ from tailrace.errors import (
     DurabilityError,
     LimitError,
     TailraceError,
+    TopicNotFoundError,
 )
 from tailrace.limits import INLINE_BYTES_MAX, PARTICIPANTS_MAX
 
@@ -523,8 +524,9 @@ class Committer:
             return None
         try:
             self._enter(partition, resolving=True)
-        except CorruptionError:
-            # `dirty` stays and pins the journal file: a repair needs its bytes.
+        except (CorruptionError, TopicNotFoundError):
+            # Under the journal lock no topic is dropped, so a slot without its topic is damaged as well: the caller's
+            # next attempt to enter it reports that. `dirty` stays and pins the journal file: a repair needs its bytes.
             self.context.tails.words[partition.word + PENDING] = 0
             partition.abandon()
             self.entered.remove(partition)

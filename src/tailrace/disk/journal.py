@@ -27,6 +27,8 @@ PART = Struct("<IIQQQQQIIQ")
 WRITE, ADOPT = 1, 2
 FILL_BYTES = 1 << 20
 POSITION_MAX = SEGMENT_BYTES_MAX + GROUP_BYTES_MAX
+# Above any number of a generation or a commit: those from half of 2^64 on mark a drop in the tails.
+NUMBER_MAX = (1 << 62) - 1
 
 _STAGED = STAGED_SUFFIX.encode()
 
@@ -87,7 +89,7 @@ def parse_generation(sector: bytes, log_id: bytes, number: int) -> Generation | 
         return None
     if version != VERSION:
         raise VersionError(f"The journal has version {version}, which this version of Tailrace does not know.")
-    if own_number != number or own_id != log_id:
+    if own_number != number or own_id != log_id or max(first, generation, lsn) > NUMBER_MAX:
         return None
     return Generation(number, first, generation, salt, lsn, crc)
 

@@ -14,7 +14,7 @@ from tailrace.disk import frame, journal, segment
 from tailrace.disk.catalog import Catalog
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import FramePart, columns
-from tailrace.disk.tails import INCARNATION
+from tailrace.disk.tails import INCARNATION, PENDING
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.groups.state import GroupState
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
@@ -165,6 +165,50 @@ def test_a_slot_that_belongs_to_nobody_ends_a_transaction(tmp_path):
         with pytest.raises(CorruptionError, match="dropped"):
             transaction.__exit__(None, None, None)
         store.tails.words[right.word + INCARNATION] = right.incarnation
+
+
+def test_a_pending_commit_of_a_slot_that_belongs_to_no_topic_ends_an_append(tmp_path):
+    """The append resolved the commit, was told that the topic had been dropped, and tried again until the stack ended."""
+    with tailrace.open(tmp_path / "log") as log:
+        events = log.topic("events")
+        events.append("there")
+        store = log.engine.store
+        partition = store.partition(log.engine.entry("events").slots[0])
+        store.tails.words[partition.word + INCARNATION] = 0
+        store.tails.words[partition.word + PENDING] = 13
+        with pytest.raises(CorruptionError, match="dropped"):
+            events.append("more")
+        with pytest.raises(CorruptionError, match="dropped"):
+            events.extend(["more", "and more"])
+        store.tails.words[partition.word + INCARNATION] = partition.incarnation
+
+
+@pytest.mark.parametrize("field", ["first", "generation", "lsn"])
+def test_a_journal_header_with_a_number_that_has_no_successor(tmp_path, field):
+    """The recovery wrote the next number, which no header can hold."""
+    with tailrace.open(tmp_path / "log") as log:
+        for name in ("left", "right"):
+            log.topic(name).append("there")
+        with log.transaction() as transaction:
+            for name in ("left", "right"):
+                transaction.append(name, "more")
+        log_id = log.engine.store.context.log_id
+    path = tmp_path / "log" / "journal" / journal.journal_name(1)
+    data = bytearray(path.read_bytes())
+    numbers = {"first": 1, "generation": 1, "lsn": 1, field: (1 << 64) - 1}
+    for at in journal.SECTORS:
+        sector = journal.pack_generation(log_id, 1, numbers["first"], numbers["generation"], 77, numbers["lsn"])
+        data[at : at + len(sector)] = sector
+        assert journal.parse_generation(sector, log_id, 1) is None
+    path.write_bytes(bytes(data))
+    (tmp_path / "log" / "tails").unlink()
+    with tailrace.open(tmp_path / "log") as log:
+        assert [record.text for record in log.topic("left").read()] == ["there", "more"]
+        with log.transaction() as transaction:
+            for name in ("left", "right"):
+                transaction.append(name, "again")
+    with tailrace.open(tmp_path / "log", "r") as log:
+        assert [record.text for record in log.topic("right").read()] == ["there", "more", "again"]
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
