@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType
 from typing import Any
+
+import pytest
 
 from tailrace import Log, settings
 from tailrace.settings import Tuning
@@ -31,3 +35,8 @@ def retune(log: Log, **fields: Any) -> None:
     engine = log.engine
     engine.tuning = engine.tuning._replace(**fields)
     engine.store.context.tuning = engine.store.context.tuning._replace(**fields)
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **fields: Any) -> None:
+    """Set fields of the limits of Spark or of the command line until the end of a test: `module` holds LIMITS."""
+    monkeypatch.setattr(module, "LIMITS", replace(module.LIMITS, **fields))

@@ -18,13 +18,13 @@ import tailrace
 from tailrace import bulk
 from tailrace.errors import NotALogError, RecoveryNeededError, TailraceError
 from tailrace.names import IDENTITY_NAME
+from tailrace.spark import limits
 
 if TYPE_CHECKING:
     from tailrace import Log
 
 logger = logging.getLogger("tailrace.spark")
 
-IDLE_SECONDS = 5.0
 TIMEOUT_SECONDS = 60.0
 
 
@@ -176,7 +176,7 @@ def _give_back(kept: _Kept) -> None:
         if _kept.get((kept.log.location, None, "a")) is not kept:
             _close(kept)
             return
-        kept.timer = threading.Timer(IDLE_SECONDS, _close_idle, (kept,))
+        kept.timer = threading.Timer(limits.LIMITS.idle_seconds, _close_idle, (kept,))
         kept.timer.daemon = True
         kept.timer.start()
 

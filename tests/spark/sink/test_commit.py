@@ -19,12 +19,13 @@ from tailrace import bulk, testing
 from tailrace.bulk import InlinePart, StagedPart
 from tailrace.engine import engine as engines
 from tailrace.errors import NotALogError, SettingsMismatchError, TailraceError, TopicNotFoundError
-from tailrace.spark import handles
+from tailrace.spark import handles, limits
 from tailrace.spark.sink import commit as committing
-from tailrace.spark.sink import outbox, rows
+from tailrace.spark.sink import outbox
 from tailrace.spark.sink import task as staging
 from tailrace.write.partitioner import HASHES
 from tests.spark.tasks import Job, context
+from tests.tuning import limit
 
 DDL = "value string, key string"
 
@@ -266,7 +267,7 @@ class TestStaging:
         )
         assert all(
             sum(part.frames.bytes for part in message.parts if isinstance(part, InlinePart))
-            <= staging.MESSAGE_BYTES_MAX
+            <= limits.LIMITS.message_bytes_max
             for message in messages
         )
         assert numbers(log.topic("a")) == []
@@ -276,9 +277,7 @@ class TestStaging:
         assert staged_files(log) == []
 
     def test_a_task_larger_than_memory(self, log, monkeypatch):
-        monkeypatch.setattr(rows, "GATHERED_BYTES_MAX", 100_000)
-        monkeypatch.setattr(staging, "SEGMENT_BYTES", 300_000)
-        monkeypatch.setattr(staging, "TASK_BYTES_MAX", 700_000)
+        limit(monkeypatch, limits, gathered_bytes_max=100_000, segment_bytes=300_000, task_bytes_max=700_000)
         most = 0
         real = staging.Staging.spill
 
@@ -299,8 +298,7 @@ class TestStaging:
             assert found == sorted(found)
 
     def test_a_task_that_fails_leaves_nothing(self, log, monkeypatch):
-        monkeypatch.setattr(rows, "GATHERED_BYTES_MAX", 100_000)
-        monkeypatch.setattr(staging, "SEGMENT_BYTES", 50_000)
+        limit(monkeypatch, limits, gathered_bytes_max=100_000, segment_bytes=50_000)
         writer = job(log).plan()
 
         def batches():
@@ -509,10 +507,8 @@ class TestWide:
         assert bulk.applied(log, "spark-stream:around") is None
 
     def test_segments_of_single_partitions_among_them(self, log, wide, monkeypatch):
-        monkeypatch.setattr(staging, "SEGMENT_BYTES", 60_000)
-        monkeypatch.setattr(rows, "GATHERED_BYTES_MAX", 100_000)
-        monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 200_000)
-        monkeypatch.setattr(outbox, "STEP_BYTES_MAX", 50_000)
+        limit(monkeypatch, limits, segment_bytes=60_000, gathered_bytes_max=100_000)
+        limit(monkeypatch, limits, held_bytes_max=200_000, step_bytes_max=50_000)
         many = pa.table({"value": [f"{n}".rjust(40, "0") for n in range(4_000, 9_000)], "key": ["same"] * 5_000})
         write = job(log, topic="wide")
         messages = write.tasks([self.rows(), many])
@@ -522,7 +518,7 @@ class TestWide:
         assert staged_files(log) == []
 
     def test_small_parts_of_few_partitions_stay_one_transaction(self, log, monkeypatch):
-        monkeypatch.setattr(staging, "MESSAGE_BYTES_MAX", 10_000)
+        limit(monkeypatch, limits, message_bytes_max=10_000)
         monkeypatch.setattr(outbox, "deliver", None)
         topic = log.topic("hundred", partitions=100)
         write = job(log, topic="hundred", query="q")
@@ -621,7 +617,7 @@ class TestWide:
         with pytest.raises(TailraceError, match="damaged"):
             job(log, topic="wide", query="q").run(table(1, 5_000), batch=1)
         # Others go on.
-        monkeypatch.setattr(outbox, "PATIENCE_US", -1)
+        limit(monkeypatch, limits, patience_us=-1)
         other = next(
             f"q{n}" for n in range(99) if outbox.lane_of(f"spark-stream:q{n}") != outbox.lane_of("spark-stream:q")
         )
@@ -633,7 +629,7 @@ class TestWide:
 
 
 def test_handles_are_closed_when_they_are_idle(log, monkeypatch):
-    monkeypatch.setattr(handles, "IDLE_SECONDS", 0.05)
+    limit(monkeypatch, limits, idle_seconds=0.05)
     handles.close_all()
     job(log).run(table(5))
     waited = threading.Event()

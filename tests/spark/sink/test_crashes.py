@@ -18,10 +18,11 @@ import pyarrow as pa
 
 import tailrace
 from tailrace import bulk, settings, testing
-from tailrace.spark import handles
+from tailrace.limits import ADOPT_ALONE_BYTES_MIN
+from tailrace.spark import handles, limits
 from tailrace.spark.sink import outbox
-from tailrace.spark.sink import task as staging
 from tests.spark.tasks import Job
+from tests.tuning import limit
 
 DDL = "value string, key string"
 
@@ -29,18 +30,17 @@ DDL = "value string, key string"
 class Mode:
     """A way for rows to take: how many tasks, partitions and rows, and the maxima that make them take it."""
 
-    def __init__(self, tasks, partitions, rows, **maxima):
+    def __init__(self, tasks, partitions, rows, *, adopt_alone_bytes_min=ADOPT_ALONE_BYTES_MIN, **maxima):
         self.tasks = tasks
         self.partitions = partitions
         self.rows = rows
+        self.adopt_alone_bytes_min = adopt_alone_bytes_min
         self.maxima = maxima
 
     def set_maxima(self, monkeypatch):
-        for name, value in self.maxima.items():
-            if name == "ADOPT_ALONE_BYTES_MIN":
-                monkeypatch.setattr(settings, "TUNING", settings.TUNING._replace(adopt_alone_bytes_min=value))
-            else:
-                monkeypatch.setattr({"PLACES_MAX": outbox}.get(name, staging), name, value)
+        limit(monkeypatch, limits, **self.maxima)
+        tuning = settings.TUNING._replace(adopt_alone_bytes_min=self.adopt_alone_bytes_min)
+        monkeypatch.setattr(settings, "TUNING", tuning)
 
     def tables(self, order):
         """The rows of the batch, cut into tasks; another order stands for another attempt."""
@@ -55,16 +55,16 @@ MODES = {
     # Frames in the messages, one journal entry.
     "inline": Mode(2, 3, 60),
     # One segment a partition, which the commit renames.
-    "adopted": Mode(1, 2, 4_000, MESSAGE_BYTES_MAX=100),
+    "adopted": Mode(1, 2, 4_000, message_bytes_max=100),
     # Segments of two tasks for the same partitions, each renamed.
-    "several": Mode(2, 2, 4_000, MESSAGE_BYTES_MAX=100, ADOPT_ALONE_BYTES_MIN=1),
+    "several": Mode(2, 2, 4_000, message_bytes_max=100, adopt_alone_bytes_min=1),
     # The same, but small: they become one.
-    "combined": Mode(2, 2, 4_000, MESSAGE_BYTES_MAX=100),
+    "combined": Mode(2, 2, 4_000, message_bytes_max=100),
     # One segment for many partitions, taken apart in the driver.
-    "held": Mode(1, 6, 2_000, MESSAGE_BYTES_MAX=100, SEGMENTS_MAX=4),
+    "held": Mode(1, 6, 2_000, message_bytes_max=100, segments_max=4),
     # More partitions than one transaction takes, by way of the outbox.
-    "wide": Mode(2, 7, 300, PLACES_MAX=3),
-    "wide-staged": Mode(2, 7, 300, PLACES_MAX=3, MESSAGE_BYTES_MAX=100, SEGMENTS_MAX=4),
+    "wide": Mode(2, 7, 300, places_max=3),
+    "wide-staged": Mode(2, 7, 300, places_max=3, message_bytes_max=100, segments_max=4),
 }
 
 

@@ -18,12 +18,12 @@ from tailrace import bulk
 from tailrace.bulk import FrameBuilder
 from tailrace.errors import InvalidNameError, RecordTooLargeError, TopicNotFoundError
 from tailrace.limits import KEY_BYTES_MAX
-from tailrace.spark import handles
-from tailrace.spark.sink import rows
+from tailrace.spark import handles, limits
 from tailrace.spark.sink.hashing import partitions_of
 from tailrace.write.partitioner import HASHES
 from tests.spark import plain
 from tests.spark.tasks import Job
+from tests.tuning import limit
 
 TIME_US = 1_763_200_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -237,8 +237,7 @@ class TestPartitions:
         assert all(len(tasks) == 1 for tasks in by_partition.values())
 
     def test_keyless_rows_move_on_after_a_while(self, log, monkeypatch):
-        monkeypatch.setattr(rows, "GATHERED_BYTES_MAX", 1_000)
-        monkeypatch.setattr(rows, "KEYLESS_BYTES_MAX", 10_000)
+        limit(monkeypatch, limits, gathered_bytes_max=1_000, keyless_bytes_max=10_000)
         topic = log.topic("a", partitions=4)
         write(log, "value string", pa.table({"value": ["x" * 100] * 4_000}), topic="a")
         assert {bounds.latest for bounds in topic.offsets().values()} == {1_000}
@@ -351,7 +350,7 @@ def test_a_key_that_is_too_long(log):
 
 
 def test_order_is_kept_within_a_partition(log, monkeypatch):
-    monkeypatch.setattr(rows, "GATHERED_BYTES_MAX", 50_000)
+    limit(monkeypatch, limits, gathered_bytes_max=50_000)
     topic = log.topic("a", partitions=4)
     keys = [f"{random.randrange(50)}" for _ in range(20_000)]
     table = pa.table({"value": [f"{number}" for number in range(20_000)], "key": keys})

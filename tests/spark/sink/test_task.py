@@ -15,12 +15,12 @@ import tailrace
 from tailrace import testing
 from tailrace.bulk import StagedPart
 from tailrace.errors import StorageError
-from tailrace.spark import handles
-from tailrace.spark.sink import rows
+from tailrace.spark import handles, limits
 from tailrace.spark.sink import task as staging
 from tailrace.spark.sink.hashing import ROWS_AT_ONCE, TOGETHER_BYTES_MAX, partitions_of
 from tailrace.write.partitioner import HASHES
 from tests.spark.tasks import Job, context
+from tests.tuning import limit
 
 PARTITIONS = 4
 COUNT = 20_000
@@ -37,9 +37,7 @@ def log(tmp_path):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Everything happens a thousand times sooner than in earnest."""
-    monkeypatch.setattr(rows, "GATHERED_BYTES_MAX", 50_000)
-    monkeypatch.setattr(staging, "WRITE_BYTES_MIN", 5_000)
-    monkeypatch.setattr(staging, "MESSAGE_BYTES_MAX", 1_000)
+    limit(monkeypatch, limits, gathered_bytes_max=50_000, write_bytes_min=5_000, message_bytes_max=1_000)
 
 
 def job(log, **options):
@@ -79,7 +77,7 @@ def test_each_partition_has_one_segment_however_often_frames_were_written(log):
 
 
 def test_a_segment_that_is_large_enough_is_followed_by_another(log, monkeypatch):
-    monkeypatch.setattr(staging, "SEGMENT_BYTES", 40_000)
+    limit(monkeypatch, limits, segment_bytes=40_000)
     write = job(log)
     message = write.task(table())
     assert len(message.parts) > 2 * PARTITIONS
@@ -89,8 +87,7 @@ def test_a_segment_that_is_large_enough_is_followed_by_another(log, monkeypatch)
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_the_others_wait_when_so_many_segments_are_being_written(log, monkeypatch, most):
-    monkeypatch.setattr(staging, "SEGMENTS_MAX", most)
-    monkeypatch.setattr(staging, "TASK_BYTES_MAX", 120_000)
+    limit(monkeypatch, limits, segments_max=most, task_bytes_max=120_000)
     open_at_once = 0
     real = staging.Staging.spill
 

@@ -13,8 +13,10 @@ pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "ta
 
 import tailrace
 from tailrace.errors import CorruptionError, NotALogError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.spark import limits
 from tailrace.spark.source import plan as planning
 from tests.spark.plain import batch, places, source, tasks
+from tests.tuning import limit
 
 # An even number of milliseconds.
 TIME = 1_763_200_000_000_000
@@ -257,7 +259,7 @@ class TestTopics:
 
 class TestTasks:
     def test_one_huge_partition_is_read_by_many(self, log, path, monkeypatch):
-        monkeypatch.setattr(planning, "SECOND_TASK_BYTES_MIN", 100_000)
+        limit(monkeypatch, limits, second_task_bytes_min=100_000)
         monkeypatch.setattr(planning, "cores", lambda: 2)
         topic = log.topic("orders", segment_bytes="4MiB")
         for at in range(0, 60_000, 1_000):

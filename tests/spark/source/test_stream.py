@@ -16,9 +16,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tailrace
 from tailrace.errors import GroupBusyError, NotALogError, OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.spark import limits
 from tailrace.spark.source import stream as streams
 from tailrace.spark.source.stream import limited
 from tests.spark.plain import Stream, batch, places, schema_of, source
+from tests.tuning import limit
 
 
 @pytest.fixture
@@ -395,7 +397,7 @@ class TestLoss:
     def test_an_older_copy_of_the_log(self, log, start, tmp_path, monkeypatch):
         import shutil
 
-        monkeypatch.setattr(streams, "REOPEN_SECONDS", 0.0)
+        limit(monkeypatch, limits, reopen_seconds=0.0)
         topic = log.topic("orders")
         topic.extend([b"x"] * 10)
         log.close()
@@ -438,7 +440,7 @@ class TestStart:
         topic.extend([b"x"] * 5)
         log.close()
         monkeypatch.setenv("TAILRACE_BOOT_ID", "another boot")
-        monkeypatch.setattr(streams, "REOPEN_SECONDS", 0.0)
+        limit(monkeypatch, limits, reopen_seconds=0.0)
         query = start()
         assert query.everything() == expected("orders", (0, range(5)))
         assert query.reader._survey.frozen

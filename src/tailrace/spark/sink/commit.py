@@ -10,6 +10,7 @@ from tailrace import bulk
 from tailrace.bulk import InlinePart, StagedPart
 from tailrace.errors import SettingsMismatchError
 from tailrace.names import topic_not_found
+from tailrace.spark import limits
 from tailrace.spark.sink import outbox
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def commit_batch(
     _make_sure(log, topics)
     marker, witness = (None, None) if mark is None else (mark[:2], mark.witness)
     held = [part for part in parts if isinstance(part, StagedPart) and part.topic == outbox.TOPIC]
-    if len(places) > outbox.PLACES_MAX or sum(part.bytes for part in held) > UNPACKED_BYTES_MAX:
+    if len(places) > limits.LIMITS.places_max or sum(part.bytes for part in held) > UNPACKED_BYTES_MAX:
         applied = outbox.put(log, lane, parts, marker, witness)
     else:
         applied = bulk.commit(log, _unpacked(parts), marker, witness).applied

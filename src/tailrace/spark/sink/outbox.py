@@ -16,7 +16,8 @@ from zlib import crc32
 from tailrace import bulk
 from tailrace.bulk import FrameBuilder, Frames, InlinePart, InternalTopic, StagedPart
 from tailrace.errors import OffsetOutOfRangeError, TailraceError, TopicNotFoundError
-from tailrace.limits import ADOPT_BYTES_MIN, PARTICIPANTS_MAX
+from tailrace.limits import ADOPT_BYTES_MIN
+from tailrace.spark import limits
 from tailrace.spark.sink.rows import TargetPartition
 
 if TYPE_CHECKING:
@@ -26,15 +27,8 @@ TOPIC = "__outbox"
 # Batches of different applications wait in different lanes, so that one that cannot be delivered blocks few others.
 LANES = 8
 SEGMENT_BYTES = 1 << 20
-# The marker takes one participant of a transaction.
-PLACES_MAX = PARTICIPANTS_MAX - 1
-STEP_BYTES_MAX = 32 << 20
 # Frames are split into records of this size, since the largest frame is larger than the largest record.
 CHUNK_BYTES_MAX = 8 << 20
-# How much of a batch is in memory at a time.
-HELD_BYTES_MAX = 64 << 20
-# A batch that waits longer than this is assumed to be left by a dead process.
-PATIENCE_US = 10_000_000
 
 
 def lane_of(application: str) -> int:
@@ -48,6 +42,7 @@ def pack(frames: Mapping[TargetPartition, Frames]) -> Frames:
     Two processes that deliver the same records must take the same steps, or a step of one would overlap one of the
     other.
     """
+    limit = limits.LIMITS
     values: list[bytes] = []
     keys: list[bytes] = []
     places = size = 0
@@ -55,7 +50,7 @@ def pack(frames: Mapping[TargetPartition, Frames]) -> Frames:
         data = some.to_bytes()
         places += 1
         size += len(data)
-        ends = places == PLACES_MAX or size >= STEP_BYTES_MAX or at == len(frames)
+        ends = places == limit.places_max or size >= limit.step_bytes_max or at == len(frames)
         if ends:
             places = size = 0
         for first in range(0, len(data), CHUNK_BYTES_MAX):
@@ -121,7 +116,7 @@ def deliver_waiting(log: Log, own: int) -> None:
             deliver(log, lane)
             continue
         try:
-            if _age_us(log, lane, start) > PATIENCE_US:
+            if _age_us(log, lane, start) > limits.LIMITS.patience_us:
                 deliver(log, lane)
         except TailraceError:
             # Its own application will meet the same error, which concerns no other.
@@ -156,7 +151,7 @@ def _held(log: Log, lane: int, parts: Sequence[InlinePart | StagedPart]) -> Iter
             place = TargetPartition(part.topic, part.partition)
             waiting[place] = waiting[place] + frames if place in waiting else frames
             size += frames.bytes
-            if size >= HELD_BYTES_MAX:
+            if size >= limits.LIMITS.held_bytes_max:
                 yield _hold(log, lane, waiting)
                 waiting, size = {}, 0
     if waiting:
@@ -164,12 +159,12 @@ def _held(log: Log, lane: int, parts: Sequence[InlinePart | StagedPart]) -> Iter
 
 
 def _pieces(log: Log, part: InlinePart | StagedPart) -> Iterator[Frames]:
-    """Yield the frames of a part, up to HELD_BYTES_MAX at a time."""
+    """Yield the frames of a part, up to `held_bytes_max` at a time."""
     if isinstance(part, InlinePart):
         if part.frames.records:
             yield part.frames
         return
-    yield from bulk.staged_frames(log, part, HELD_BYTES_MAX)
+    yield from bulk.staged_frames(log, part, limits.LIMITS.held_bytes_max)
 
 
 def _hold(log: Log, lane: int, frames: Mapping[TargetPartition, Frames]) -> InlinePart | StagedPart:

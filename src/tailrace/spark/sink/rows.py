@@ -9,16 +9,12 @@ from tailrace import bulk
 from tailrace.bulk import FrameBuilder, Frames
 from tailrace.errors import RecordTooLargeError
 from tailrace.extras import pyarrow, require
+from tailrace.spark import limits
 from tailrace.spark.sink.hashing import partitions_of
 
 if TYPE_CHECKING:
     from tailrace.spark.sink.columns import ColumnIndexes
     from tailrace.spark.sink.targets import Targets, TargetShape
-
-# Rows are gathered to this size before they are sorted by partition, so that frames are long even with many partitions.
-GATHERED_BYTES_MAX = 32 << 20
-# Rows without a key stay on one partition for this size, then move on to the next.
-KEYLESS_BYTES_MAX = 64 << 20
 
 
 class TargetPartition(NamedTuple):
@@ -55,7 +51,7 @@ class TaskRows:
             self.count += batch.num_rows
             self._gathered.append(batch)
             self._gathered_bytes += batch.nbytes
-        if self._gathered_bytes < GATHERED_BYTES_MAX:
+        if self._gathered_bytes < limits.LIMITS.gathered_bytes_max:
             return False
         self.sort()
         return True
@@ -143,7 +139,7 @@ class TaskRows:
         return compute.replace_with_mask(pa.repeat(without, len(keys)), present, by_key)
 
     def _keyless(self, values: Any, shape: TargetShape) -> int:
-        if self._keyless_bytes >= KEYLESS_BYTES_MAX:
+        if self._keyless_bytes >= limits.LIMITS.keyless_bytes_max:
             self._keyless_bytes = 0
             self.turn += 1
         self._keyless_bytes += values.nbytes

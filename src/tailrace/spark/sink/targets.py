@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tailrace import bulk
 from tailrace.limits import VALUE_BYTES_MAX
 from tailrace.names import topic_not_found, validate_topic_name
+from tailrace.spark import limits
 from tailrace.spark.sink import outbox
-from tailrace.spark.sink import task as staging
 
 if TYPE_CHECKING:
     from tailrace import Log
@@ -88,7 +88,7 @@ def find_targets(log: Log, options: SinkOptions) -> Targets:
         if found is None:
             raise _missing(options.topic, bulk.topics(log))
         shapes, ids, new = {options.topic: _shape(found)}, {options.topic: found.id}, None
-    if new is not None or sum(shape.partitions for shape in shapes.values()) > staging.SEGMENTS_MAX:
+    if new is not None or sum(shape.partitions for shape in shapes.values()) > limits.LIMITS.segments_max:
         # A task may have parts that it cannot stage one by one.
         ids = {**ids, outbox.TOPIC: outbox.topic_of(log).create()}
     return Targets(shapes, ids, new)

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 from tailrace import bulk
 from tailrace.bulk import Frames, InlinePart, PartWriter, StagedPart
 from tailrace.errors import NotALogError
+from tailrace.spark import limits
 from tailrace.spark.sink import outbox
 from tailrace.spark.sink.rows import TargetPartition
 
 if TYPE_CHECKING:
     from tailrace.spark.sink.rows import TaskRows
 
-# The maximum in a task's message; the driver holds the messages of all tasks of a batch.
-MESSAGE_BYTES_MAX = 1_000_000
-# A partition's frames become a segment at the first size; all partitions' frames do when a task holds the second.
-SEGMENT_BYTES = 64 << 20
-TASK_BYTES_MAX = 192 << 20
-# More small segments than this are written as a single one: each costs two syncs.
-SEGMENTS_MAX = 32
-# Frames of a partition that will be staged anyway are written at this size: reused memory costs less than memory that
-# grows with the task.
-WRITE_BYTES_MIN = 1 << 20
 # The largest block that raises glibc's mmap threshold: a little less than 32 MiB.
 MMAP_THRESHOLD_BYTES = (32 << 20) - 8_192
 
@@ -32,6 +23,7 @@ class Staging:
 
     def __init__(self, location: str, lane: int) -> None:
         self._location = location
+        self._limits = limits.LIMITS
         self._lane = lane
         self.parts: list[InlinePart | StagedPart] = []
         # Every target partition, also those that share a segment.
@@ -42,11 +34,11 @@ class Staging:
 
     def spill(self, rows: TaskRows) -> None:
         """Stage partitions that have become large, so that a task of any size fits into memory."""
-        large = [place for place, builder in rows.builders.items() if builder.bytes >= SEGMENT_BYTES]
+        large = [place for place, builder in rows.builders.items() if builder.bytes >= self._limits.segment_bytes]
         if large:
             self._stage(rows, large)
         self._write(rows)
-        if rows.bytes >= TASK_BYTES_MAX:
+        if rows.bytes >= self._limits.task_bytes_max:
             self._stage(rows, [*rows.builders])
 
     def finish(self, rows: TaskRows) -> None:
@@ -56,7 +48,7 @@ class Staging:
         left = rows.bytes
         chosen = []
         for place, builder in sorted(rows.builders.items(), key=lambda item: -item[1].bytes):
-            if left <= MESSAGE_BYTES_MAX:
+            if left <= self._limits.message_bytes_max:
                 break
             chosen.append(place)
             left -= builder.bytes
@@ -75,16 +67,16 @@ class Staging:
     def _write(self, rows: TaskRows) -> None:
         """Write large partitions ahead of time."""
         for place, builder in [*rows.builders.items()]:
-            if builder.bytes < WRITE_BYTES_MIN or place.topic not in rows.targets.ids:
+            if builder.bytes < self._limits.write_bytes_min or place.topic not in rows.targets.ids:
                 continue
             growing = self._growing.get(place)
             if growing is None:
-                if len(self._growing) >= SEGMENTS_MAX:
+                if len(self._growing) >= self._limits.segments_max:
                     continue
                 growing = self._growing[place] = self._begin(place, rows.targets.ids[place.topic])
             growing.add(rows.finish(place))
             growing.flush()
-            if growing.bytes >= SEGMENT_BYTES:
+            if growing.bytes >= self._limits.segment_bytes:
                 self._seal(place, rows)
 
     def _seal(self, place: TargetPartition, rows: TaskRows) -> None:
@@ -99,7 +91,7 @@ class Staging:
         for place in sorted(self._growing.keys() & places):
             self._seal(place, rows)
         places = [place for place in places if place in rows.builders]
-        alone = [place for place in places if place.topic in ids] if len(places) <= SEGMENTS_MAX else []
+        alone = [place for place in places if place.topic in ids] if len(places) <= self._limits.segments_max else []
         for place in alone:
             self.places.add(place)
             self.parts.append(self._staged(place, ids[place.topic], rows.finish(place)))
@@ -122,7 +114,8 @@ class Staging:
         try:
             return PartWriter(self._location, place.topic, topic_id, place.partition)
         except NotALogError as error:
-            error.message += f" A task has more to write than fits into its message ({MESSAGE_BYTES_MAX:,} bytes)."
+            most = self._limits.message_bytes_max
+            error.message += f" A task has more to write than fits into its message ({most:,} bytes)."
             error.hint = (
                 "Nothing of it was written; let that machine see the directory under the same path, or cut the work "
                 "into more tasks, as small ones need no files: .repartition(100) before the write."

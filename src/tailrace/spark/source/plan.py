@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from tailrace import bulk
+from tailrace.spark import limits
 
 if TYPE_CHECKING:
     from tailrace import Log
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 # A Python task costs Spark 25 to 50 ms, in which a core reads several megabytes: fewer bytes do not justify a task.
 TASK_BYTES_MIN = 4 << 20
-# A second task per core balances the load between quick and slow ones, which pays when tasks take a while.
-SECOND_TASK_BYTES_MIN = 32 << 20
 # Larger tasks lose more when one must be repeated, and balance badly on a cluster.
 TASK_BYTES_MAX = 256 << 20
 TASKS_PER_CORE = 2
@@ -64,7 +63,7 @@ def task_count(total: int, wanted: int | None, cores: int) -> int:
     if wanted is not None:
         return max(wanted, -(-total // TASK_BYTES_MAX))
     alone = min(-(-total // TASK_BYTES_MIN), cores)
-    several = min(-(-total // SECOND_TASK_BYTES_MIN), TASKS_PER_CORE * cores)
+    several = min(-(-total // limits.LIMITS.second_task_bytes_min), TASKS_PER_CORE * cores)
     return max(alone, several, -(-total // TASK_BYTES_MAX), 1)
 
 

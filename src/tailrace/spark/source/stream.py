@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailrace import bulk
 from tailrace.errors import OffsetOutOfRangeError, TopicNotFoundError
+from tailrace.spark import limits
 from tailrace.spark.handles import hinted, open_log
 from tailrace.spark.source.offsets import (
     Bounds,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrace.spark")
 
-# How often a log that no process has recovered since a power cut is reopened to check.
-REOPEN_SECONDS = 1.0
 # How often planning is repeated when records are removed between the survey and the plan.
 LOOKS_MAX = 5
 ROWS_MAX = (1 << 63) - 1
@@ -210,7 +209,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> Bounds:
         """Return the current bounds of the topics that are read."""
         now = time.monotonic()
-        if self._survey is not None and now - self._opened > REOPEN_SECONDS and self._survey.frozen:
+        if self._survey is not None and now - self._opened > limits.LIMITS.reopen_seconds and self._survey.frozen:
             self.stop()
         if self._survey is None:
             options = self.options
