@@ -19,9 +19,7 @@ import pytest
 from benchmarks import engine, engine_reads, engine_stage, groups, page, peers, report, stores
 from benchmarks.engine_segments import QUESTIONS, WORK_COLD, WORK_WARM
 
-from tailrace.bench.cases import MICROSECONDS, RATE, Case, Goal, Result, percentile
-from tailrace.bench.pace import Pace
-from tailrace.bench.runner import relate, run
+from tailrace.bench.cases import MICROSECONDS, Case, Result
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,11 +39,6 @@ def measured(results: Path, *options: str, name: str = "groups") -> tuple[str, l
     assert sorted(path.name for path in results.iterdir()) == [f"{name}.json", f"{name}.svg"]
     ElementTree.parse(results / f"{name}.svg")
     return done.stdout, json.loads((results / f"{name}.json").read_text("utf-8"))["results"]
-
-
-def case(name: str = "", **fields) -> Case:
-    defaults = {"work": "work", "system": "Tailrace", "how": name, "level": "on disk", "unit": RATE}
-    return Case(**{**defaults, "measure": lambda _: [1.0], "name": name, **fields})
 
 
 # The whole command.
@@ -282,63 +275,3 @@ def test_without_the_peers_it_says_what_to_install(monkeypatch):
     assert {kind.package for kind in stores.installed()} == {"sqlite3"}
     listed = (ROOT / "pyproject.toml").read_text("utf-8").partition("\nbench = ")[2].partition("\n")[0]
     assert all(f'"{package}>=' in listed for package in (*peers.missing(), *stores.missing()))
-
-
-# Rounds and figures.
-
-
-def test_every_case_has_its_turn_in_every_round_and_the_order_turns():
-    turns = []
-    cases = [case(name, measure=lambda _, name=name: turns.append(name) or [1.0]) for name in "abc"]
-    results = run([*cases, case("d", measure=lambda _: turns.append("d") or [2.0], apart=True)], 2, 0.1)
-    assert "".join(turns) == "abc" + "dcba" + "abcd"
-    assert [len(result.rounds) for result in results] == [2, 2, 2, 2]
-
-
-def test_no_round_is_begun_that_would_not_end_in_time():
-    results = run([case("a", measure=lambda _: time.sleep(0.02) or [1.0])], 50, 1.0, 0.1)
-    assert 1 <= len(results[0].rounds) < 10
-
-
-def test_a_ratio_is_the_median_of_the_ratios_within_rounds():
-    one, other = Result(case("one")), Result(case("other", against="one"))
-    one.rounds, other.rounds = [[10.0], [100.0], [1.0]], [[5.0], [80.0], [2.0]]
-    relate([other, one])
-    assert other.ratio == 0.8
-    assert one.ratio is None
-
-
-def test_a_lead_is_over_the_best_of_the_other_systems_of_the_same_work():
-    own = Result(case("own", goals=(Goal("lead", at_least=1),)), [[10.0], [20.0], [30.0]])
-    slow, fast = (Result(case(name, peer=True), rounds) for name, rounds in [("a", [[5.0]] * 3), ("b", [[16.0]] * 3)])
-    elsewhere = Result(case("c", peer=True, work="other"), [[1000.0]] * 3)
-    relate([own, slow, fast, elsewhere])
-    assert own.lead == 20 / 16
-    assert (slow.lead, fast.lead, elsewhere.lead) == (None, None, None)
-    assert "1.25 x the best peer | lead >= 1 | met |" in report.goal_table([own])
-
-
-def test_goals_are_judged_by_their_figure():
-    goals = (Goal("p50", at_most=150), Goal("p99", at_most=2_000), Goal("ratio", at_least=0.7))
-    result = Result(case(unit=MICROSECONDS, goals=goals), [[100.0] * 99, [3_000.0] * 2])
-    assert [(goal.figure, met) for goal, met in result.verdicts()] == [("p50", True), ("p99", False)]
-    assert "p99 < 2,000: MISSED" in report.cells(result)[-1]
-    assert report.verdict([result]).startswith("Goals met: 1 of 2. Missed: work, : p99 < 2,000, was 3,000")
-    table = report.goal_table([result, Result(case(goals=(Goal("ratio", at_least=2),)), [[1.0]])])
-    assert "| 3,000 us | p99 < 2,000 | **missed** |" in table
-    # A ratio for which there was nothing to compare with is no verdict.
-    assert table.count("\n") == 3
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.0, 1)])
-def test_a_percentile_is_a_value_that_was_measured(share, expected):
-    assert percentile(range(100, 0, -1), share) == expected
-
-
-def test_a_pace_learns_how_much_fits():
-    pace = Pace(100, 5_000)
-    assert pace.count(1.0) == 100
-    assert pace.learn(100, 0.1) == 1_000
-    assert pace.count(2.0) == 2_000
-    assert pace.count(60.0) == 5_000
-    assert pace.count(0.0) == 1

@@ -9,19 +9,14 @@ import shutil
 import signal
 import sqlite3
 import tempfile
-import threading
 import time
 
 import pytest
 from click.testing import CliRunner
 
 import tailrace
-from tailrace.bench.jobs import Job, values_of
-from tailrace.bench.pace import rated
-from tailrace.bench.place import PREFIX, log_around, workplace
-from tailrace.bench.sharing import shared
+from tailrace.bench.place import PREFIX, log_around
 from tailrace.bench.sqlite import SqliteLog
-from tailrace.bench.workers import worker_threads
 from tailrace.cli import output
 from tailrace.cli.app import root
 
@@ -65,14 +60,6 @@ def test_writes_stand_beside_the_plain_file_of_their_durability(tmp_path, option
 def test_several_processes_share_the_work(tmp_path):
     rows = figures(tmp_path, "write", "--seconds", "0.2", "--processes", "2", "--threads", "2", "--durable", "no")
     assert rows[3]["how"] == "append() by 4 members"
-
-
-def test_members_in_other_processes_do_what_they_are_told(tmp_path):
-    with tailrace.open(tmp_path / "log") as log:
-        topic = log.topic("shared", partitions=1)
-        with shared(log, Job("write", "shared", 10, 5, False), 2, 2) as tell:
-            tell(8)
-        assert topic.read().count() == 8 * 5
 
 
 def test_reads_are_checked_against_a_bare_file(tmp_path):
@@ -178,28 +165,6 @@ def test_an_interrupted_measurement_leaves_nothing(cli, tmp_path, number, code):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_second_interrupt_does_not_end_the_removal(tmp_path, monkeypatch, number):
-    heard = []
-    before = signal.signal(number, lambda *_: heard.append("by whoever was asked before"))
-    remove = shutil.rmtree
-
-    def interrupted(*arguments: object, **options: object) -> None:
-        os.kill(os.getpid(), number)
-        remove(*arguments, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", interrupted)
-    try:
-        with workplace(tmp_path) as directory:
-            (directory / "file").write_text("x")
-        assert heard == []
-        assert list(tmp_path.iterdir()) == []
-        os.kill(os.getpid(), number)
-        assert heard == ["by whoever was asked before"]
-    finally:
-        signal.signal(number, before)
-
-
 def test_what_an_interrupt_leaves_is_named(tmp_path, monkeypatch):
     """One that comes before the removal has begun."""
 
@@ -213,48 +178,6 @@ def test_what_an_interrupt_leaves_is_named(tmp_path, monkeypatch):
     assert result.exit_code == 130
     assert f"What was written for it can be removed: {left}, and nothing" in result.stderr
     assert "is removed" not in result.stderr
-
-
-# What measures.
-
-
-def test_a_crew_shares_a_count_and_tells_its_errors():
-    done: list[tuple[int, int]] = []
-    members = [lambda count, index=index: done.append((index, count)) for index in range(3)]
-    with worker_threads(members) as tell:
-        tell(9)
-        tell(2)
-    assert sorted(done) == [(0, 1), (0, 3), (1, 1), (1, 3), (2, 1), (2, 3)]
-
-    def fail(_: int) -> None:
-        raise OSError("no")
-
-    threads = threading.active_count()
-    with pytest.raises(OSError, match="no"), worker_threads([fail, fail]) as tell:
-        tell(2)
-    assert threading.active_count() == threads
-
-
-def test_a_rate_is_taken_in_pieces_and_its_first_operation_is_not_timed():
-    from contextlib import contextmanager
-
-    counts: list[int] = []
-
-    @contextmanager
-    def work():
-        yield counts.append
-
-    measure = rated(work, records=10, most=400, first=4, step=2, pieces=2)
-    assert len(measure(1.0)) == 1
-    assert counts == [1, 2]
-    counts.clear()
-    assert len(measure(1.0)) == 2
-    assert counts == [1, 200, 200]
-
-
-@pytest.mark.parametrize("size", [1, 7, 20, 100])
-def test_values_have_their_size(size):
-    assert {len(value) for value in values_of(size, 12)} == {size}
 
 
 def test_what_is_no_number_is_refused(tmp_path):
