@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -39,4 +38,4 @@ def retune(log: Log, **fields: Any) -> None:
 
 def limit(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **fields: Any) -> None:
     """Set fields of the limits of Spark or of the command line until the end of a test: `module` holds LIMITS."""
-    monkeypatch.setattr(module, "LIMITS", replace(module.LIMITS, **fields))
+    monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(**fields))

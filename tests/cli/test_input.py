@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tailrace import limits
-from tailrace.cli import arguments
+from tailrace import limits as library
 from tailrace.cli import input as intake
-from tailrace.cli.ending import CommandError
+from tailrace.cli import limits
 from tailrace.cli.input import BadLine, InputRecord
-from tailrace.cli.rows import read_rows
+from tests.tuning import limit
 
 
 def lines(data: bytes, parse=None, **options):
@@ -31,14 +30,13 @@ def test_lines_are_kept_byte_for_byte():
 
 
 def test_batches_are_bounded(monkeypatch):
-    monkeypatch.setattr(intake, "BATCH_ENTRIES_MAX", 3)
+    limit(monkeypatch, limits, batch_entries_max=3)
     sizes = [len(batch.entries) for batch in intake.read_lines(io.BytesIO(b"x\n" * 8), intake.line_parser(None, None))]
     assert sizes == [3, 3, 2]
 
 
 def test_a_line_too_long_is_named_and_not_kept(monkeypatch):
-    monkeypatch.setattr(intake, "ENTRY_BYTES_MAX", 10)
-    monkeypatch.setattr(intake, "BATCH_BYTES_MAX", 4)
+    limit(monkeypatch, limits, entry_bytes_max=10, batch_bytes_max=4)
     entries, bad = lines(b"short\n" + b"x" * 1000 + b"\nafter\n", lenient=True)
     assert [entry.value for entry in entries] == [b"short", b"after"]
     assert bad == [BadLine(2, "it is longer than 10 bytes")]
@@ -142,64 +140,12 @@ def test_what_is_no_record_says_why(line, reason):
         intake.record_parser(None, None)(line)
 
 
-def rows(data: bytes, key_field=None, **options):
-    batches = list(read_rows(io.BytesIO(data), key_field, **options))
-    return [entry for batch in batches for entry in batch.entries], [bad for batch in batches for bad in batch.bad]
-
-
-def test_rows_become_objects():
-    entries, bad = rows('\ufeffid,name\n1,"a ""b"" c"\n\n2,"two\nlines"\n'.encode(), "id")
-    assert entries == [
-        InputRecord(b'{"id":"1","name":"a \\"b\\" c"}', b"1"),
-        InputRecord(b'{"id":"2","name":"two\\nlines"}', b"2"),
-    ]
-    assert bad == []
-
-
-def test_bad_rows_are_named_by_their_first_line():
-    entries, bad = rows(b'a,b\n1,2\n3\n"x\ny",5\n6,7,8\n\xff,1\n9,9\n', lenient=True)
-    assert [entry.value for entry in entries] == [b'{"a":"1","b":"2"}', b'{"a":"x\\ny","b":"5"}', b'{"a":"9","b":"9"}']
-    assert bad == [
-        BadLine(3, "it has 1 column, not 2"),
-        BadLine(6, "it has 3 columns, not 2"),
-        BadLine(7, "it is not UTF-8"),
-    ]
-
-
-def test_a_quote_that_is_not_closed_is_told_with_what_it_took():
-    entries, bad = rows(b'a,b\n1,2\n"3,4\n' + b"5,6\n" * 997, lenient=True)
-    assert [entry.value for entry in entries] == [b'{"a":"1","b":"2"}']
-    assert bad == [BadLine(3, "a quote opened in line 3 is not closed: lines 3 to 1000 were not imported", 998)]
-    _, bad = rows(b'a,b\n1,"2\n', lenient=True)
-    assert bad == [BadLine(2, "a quote opened in line 2 is not closed")]
-    entries, bad = rows(b'a,b\n"1,2\n3,4\n5,"6"\n7,8\n', lenient=True)
-    assert [entry.value for entry in entries] == [b'{"a":"7","b":"8"}']
-    assert bad == [BadLine(2, "a quote opened in line 2 is not closed: lines 2 to 4 were not imported", 3)]
-    _, bad = rows(b'a,b\n"1,2\n3",4,5\n', lenient=True)
-    assert bad == [BadLine(2, "it has 3 columns, not 2: lines 2 to 3 were not imported", 2)]
-
-
-def test_a_stray_quote_gathers_no_more_than_a_row_may_have(monkeypatch):
-    monkeypatch.setattr("tailrace.cli.rows.ROW_BYTES_MAX", 1_000)
-    entries, bad = rows(b'a,b\n"1,2\n' + b"3,4\n" * 1_000, lenient=True)
-    (stray,) = bad
-    assert stray.line == 2
-    assert len(entries) + stray.lines == 1_001
-    assert stray.lines < 300
-
-
-def test_a_csv_whose_names_cannot_be_read_is_refused():
-    with pytest.raises(CommandError, match="no names"):
-        rows(b'"a,b\n1,2\n')
-
-
 def test_a_mark_of_the_byte_order_is_no_part_of_a_text():
     mark = b"\xef\xbb\xbf"
     entries, bad = lines(mark + b'{"id": 1}\n{"id": 2}\n', intake.json_parser("id"), text=True)
     assert [entry.value for entry in entries] == [b'{"id": 1}', b'{"id": 2}']
     assert bad == []
     assert lines(mark + b"a\n")[0] == [InputRecord(mark + b"a")]
-    assert rows(mark + b'"id",n\n1,2\n', "id")[0] == [InputRecord(b'{"id":"1","n":"2"}', b"1")]
 
 
 def test_what_the_topic_would_refuse_is_a_bad_line():
@@ -207,8 +153,6 @@ def test_what_the_topic_would_refuse_is_a_bad_line():
     entries, bad = lines(b"abc\nabcd\nab\n", **big)
     assert [entry.value for entry in entries] == [b"abc", b"ab"]
     assert bad == [BadLine(2, "its value has 4 bytes, and the topic takes 3")]
-    _, bad = rows(b"a\n1\n", **big)
-    assert [each.line for each in bad] == [2]
     key = b'{"value":"v","key":"%s"}\n' % (b"k" * (intake.KEY_BYTES_MAX + 1))
     name = b'{"value":"v","headers":{"%s":"x"}}\n' % (b"n" * (intake.HEADER_NAME_BYTES_MAX + 1))
     header = b'{"value":"v","headers":{"n":"%s"}}\n' % (b"x" * intake.HEADERS_BYTES_MAX)
@@ -218,21 +162,7 @@ def test_what_the_topic_would_refuse_is_a_bad_line():
 
 def test_the_limits_are_those_of_the_library():
     for name in ("KEY_BYTES_MAX", "HEADERS_BYTES_MAX", "HEADER_NAME_BYTES_MAX"):
-        assert getattr(intake, name) == getattr(limits, name)
-    assert intake.ENTRY_BYTES_MAX == limits.VALUE_BYTES_MAX
-    for name in ("OFFSET_MAX", "TIME_US_MIN", "TIME_US_MAX"):
-        assert getattr(arguments, name) == getattr(limits, name)
-
-
-def test_a_csv_can_be_entered_in_the_middle():
-    entries, _ = rows(b"a\n1\n2\n3\n", first_line=3)
-    assert [entry.value for entry in entries] == [b'{"a":"2"}', b'{"a":"3"}']
-
-
-@pytest.mark.parametrize(("data", "reason"), [(b"a,a\n", "twice"), (b"a,b\n", "no column 'k'")])
-def test_a_csv_with_wrong_names_is_refused(data, reason):
-    with pytest.raises(CommandError, match=reason):
-        rows(data, "k")
+        assert getattr(intake, name) == getattr(library, name)
 
 
 def test_columns_that_no_entry_has_are_left_out():

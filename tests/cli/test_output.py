@@ -6,8 +6,9 @@ import io
 
 import pytest
 
-from tailrace.cli import output
+from tailrace.cli import limits, output
 from tailrace.cli.invocation import Invocation
+from tests.tuning import limit
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ class FakeTerminal(io.StringIO):
 def test_progress_is_one_line_that_goes_away(monkeypatch):
     screen = FakeTerminal()
     monkeypatch.setattr(output.sys, "stderr", screen)
-    monkeypatch.setattr(output, "_PROGRESS_SECONDS", 0.0)
+    limit(monkeypatch, limits, progress_seconds=0.0)
     progress = output.Progress(Invocation(), "verifying")
     progress.update(1 << 20, 4 << 20)
     assert screen.getvalue().startswith("\r\x1b[Kverifying 1 MiB of 4 MiB  25 %  ")

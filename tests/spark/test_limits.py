@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ SPARK = Path(limits.__file__).parent
 
 
 def test_no_single_limit_can_be_set():
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         limits.LIMITS.segment_bytes = 1
 
 
@@ -46,4 +45,4 @@ def test_every_limit_is_used():
         for path in SPARK.rglob("*.py")
         for name in re.findall(r"(?:LIMITS|_limits|limit)\.(\w+)", path.read_text())
     }
-    assert {field.name for field in fields(limits.SparkLimits)} <= used
+    assert {*limits.SparkLimits._fields} <= used

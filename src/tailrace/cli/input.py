@@ -9,17 +9,14 @@ from functools import lru_cache
 from time import time_ns
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from tailrace.cli import limits
 from tailrace.cli.arguments import HeaderList, check_time, parse_time
 
 if TYPE_CHECKING:
     from datetime import datetime
     from json import JSONDecoder
 
-# One batch is one append, all or nothing: large enough to amortize a sync, small enough for memory.
-BATCH_BYTES_MAX = 4 << 20
-BATCH_ENTRIES_MAX = 65_536
-# The maximum of a record, so that a longer line or file is refused before it fills the memory.
-ENTRY_BYTES_MAX = 64 << 20
+# The maxima of the library, whose import a call that only prints help does without.
 KEY_BYTES_MAX = 1 << 20
 HEADERS_BYTES_MAX = 1 << 20
 HEADER_NAME_BYTES_MAX = 65_535
@@ -65,12 +62,13 @@ def read_lines(
     *,
     lenient: bool = False,
     text: bool = False,
-    value_bytes_max: int = ENTRY_BYTES_MAX,
+    value_bytes_max: int = limits.LIMITS.entry_bytes_max,
 ) -> Iterator[InputBatch]:
     """Yield batches of lines from `first_line` on, without waiting for a slow pipe; unless lenient, stop at a bad line.
 
     With `text`, a byte order mark before the first line is removed.
     """
+    longest = limits.LIMITS.entry_bytes_max
     line = 0
     for texts in complete_lines(stream):
         entries: list[InputRecord] = []
@@ -82,8 +80,8 @@ def read_lines(
             if line < first_line:
                 continue
             try:
-                if len(each) > ENTRY_BYTES_MAX:
-                    raise ValueError(f"it is longer than {ENTRY_BYTES_MAX} bytes")
+                if len(each) > longest:
+                    raise ValueError(f"it is longer than {longest} bytes")
                 entry = parse(each)
                 if entry is not None:
                     check_sizes(entry, value_bytes_max)
@@ -128,7 +126,7 @@ def check_sizes(entry: InputRecord, value_bytes_max: int) -> None:
 def read_whole(stream: IO[bytes], key: bytes | None) -> InputRecord:
     """Read the whole stream as one record, byte for byte."""
     parts = []
-    room = ENTRY_BYTES_MAX + 1
+    room = limits.LIMITS.entry_bytes_max + 1
     while room and (part := stream.read(min(room, _READ_BYTES))):
         parts.append(part)
         room -= len(part)
@@ -200,16 +198,17 @@ def columns(entries: Sequence[InputRecord]) -> InputColumns:
 
 def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
     """Yield the complete lines read so far, without line feeds; the last line of the input may lack its own."""
+    longest, most = limits.LIMITS.entry_bytes_max, limits.LIMITS.batch_entries_max
     pending: list[bytes] = []
     pending_bytes = 0
     for chunk in _chunks(stream):
         head, feed, tail = chunk.rpartition(b"\n")
         if feed:
             texts = (b"".join(pending) + head).split(b"\n")
-            for start in range(0, len(texts), BATCH_ENTRIES_MAX):
-                yield texts[start : start + BATCH_ENTRIES_MAX]
+            for start in range(0, len(texts), most):
+                yield texts[start : start + most]
             pending, pending_bytes = [], 0
-        if tail and pending_bytes <= ENTRY_BYTES_MAX:
+        if tail and pending_bytes <= longest:
             # A line that is too long is kept only as far as needed to detect it.
             pending.append(tail)
             pending_bytes += len(tail)
@@ -219,16 +218,17 @@ def complete_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the bytes that are available, up to a batch at a time, without waiting for a batch to fill."""
+    most = limits.LIMITS.batch_bytes_max
     try:
         number = stream.fileno()
     except OSError:
-        while chunk := stream.read(BATCH_BYTES_MAX):
+        while chunk := stream.read(most):
             yield chunk
         return
     while True:
         parts = [os.read(number, _READ_BYTES)]
         size = len(parts[0])
-        while parts[-1] and size < BATCH_BYTES_MAX and select.select([number], [], [], _LINGER_SECONDS)[0]:
+        while parts[-1] and size < most and select.select([number], [], [], _LINGER_SECONDS)[0]:
             parts.append(os.read(number, _READ_BYTES))
             size += len(parts[-1])
         if size:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from tailrace.cli import limits
 from tailrace.cli.invocation import Invocation, draws
 from tailrace.cli.quoting import CODES, SHORT, printable
 
 _SEPARATORS = str.maketrans(SHORT)
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in CODES if code >= 0x7F}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_PROGRESS_SECONDS = 0.1
 # Numbers that identify something, printed without separators so that they can be typed again.
 _NUMBERS = frozenset(
     ("partition", "offset", "first", "last", "position", "earliest", "latest", "durable", "before", "now", "new", "pid")
@@ -239,7 +239,7 @@ class Progress:
 
     def update(self, done: int, total: int = 0) -> None:
         now = monotonic()
-        if not self._active or now - self._shown_at < _PROGRESS_SECONDS:
+        if not self._active or now - self._shown_at < limits.LIMITS.progress_seconds:
             return
         self._shown_at = now
         share = f" of {human_size(total)}  {min(100 * done // total, 100)} %" if total else ""

@@ -7,12 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import IO
 
+from tailrace.cli import limits
 from tailrace.cli.ending import CommandError
 from tailrace.cli.input import (
-    BATCH_BYTES_MAX,
-    BATCH_ENTRIES_MAX,
     BYTE_ORDER_MARK,
-    ENTRY_BYTES_MAX,
     BadLine,
     InputBatch,
     InputRecord,
@@ -22,8 +20,6 @@ from tailrace.cli.input import (
 )
 from tailrace.cli.prompts import counted
 
-# The maximum of a row over several lines, so that a stray quote does not consume the rest of the file.
-ROW_BYTES_MAX = 16 << 20
 # The text of csv.Error where the input ends within quotes.
 _UNENDED = "unexpected end of data"
 
@@ -34,10 +30,11 @@ def read_rows(
     first_line: int = 1,
     *,
     lenient: bool = False,
-    value_bytes_max: int = ENTRY_BYTES_MAX,
+    value_bytes_max: int = limits.LIMITS.entry_bytes_max,
 ) -> Iterator[InputBatch]:
     """Yield batches of CSV rows, each a JSON object under the names of line 1; unless lenient, stop at a bad row."""
-    csv.field_size_limit(ENTRY_BYTES_MAX)
+    limit = limits.LIMITS
+    csv.field_size_limit(limit.entry_bytes_max)
     lines = _Lines(stream)
     rows = csv.reader(lines, strict=True)
     names = _names(rows, key_field)
@@ -61,7 +58,7 @@ def read_rows(
                 bad.append(_bad_row(line, rows.line_num, error))
                 if not lenient:
                     break
-        if size >= BATCH_BYTES_MAX or len(entries) + len(bad) >= BATCH_ENTRIES_MAX:
+        if size >= limit.batch_bytes_max or len(entries) + len(bad) >= limit.batch_entries_max:
             yield InputBatch(entries, bad, rows.line_num)
             entries, bad, size = [], [], 0
     yield InputBatch(entries, bad, rows.line_num)
@@ -72,10 +69,11 @@ class _RowTooLongError(ValueError):
 
 
 class _Lines:
-    """The lines of a CSV file for csv.reader; raises when one row gathers more than ROW_BYTES_MAX."""
+    """The lines of a CSV file for csv.reader; raises when one row gathers more than `row_bytes_max`."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._texts = (text for texts in complete_lines(stream) for text in texts)
+        self._most = limits.LIMITS.row_bytes_max
         self._gathered = 0
         self._first = True
 
@@ -87,7 +85,7 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        if self._gathered > ROW_BYTES_MAX:
+        if self._gathered > self._most:
             raise _RowTooLongError("it is too long")
         text = next(self._texts)
         if self._first:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tailrace.cli import limits
 from tailrace.cli.arguments import check_partition
 from tailrace.cli.errors import answering
-from tailrace.cli.input import ENTRY_BYTES_MAX, InputRecord, columns
+from tailrace.cli.input import InputRecord, columns
 from tailrace.cli.interrupt import Hold
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.output import shown, to_json, write, write_rows
@@ -38,7 +39,7 @@ def value_bytes_max(topic: Topic, partition: int | None) -> int:
     settings = settings_of(topic)
     if partition is not None:
         check_partition(topic.name, partition, 1 if settings is None else settings["partitions"])
-    return ENTRY_BYTES_MAX if settings is None else int(settings["max_record_bytes"])
+    return limits.LIMITS.entry_bytes_max if settings is None else int(settings["max_record_bytes"])
 
 
 class WrittenOffsets:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tailrace.limits import PARTICIPANTS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class SparkLimits:
+class SparkLimits(NamedTuple):
     """The limits that a process of Spark keeps, in the driver and in every task alike; none of them is stored."""
 
     # Open logs. Seconds after which a log that is open for writing is closed if no task uses it.

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tailrace.cli import input as intake
+from tailrace.cli import limits
 from tailrace.cli.arguments import OFFSET_MAX, HeaderList, one_of, parse_durable, parse_headers, parse_time, parse_ttl
 from tailrace.cli.candidates import complete_files, complete_topics
 from tailrace.cli.ending import CommandError, Interrupted
@@ -43,7 +44,7 @@ class AppendRequest(NamedTuple):
     expect_offset: int | None
     durable: bool | str | None
     ttl: str | None
-    value_bytes_max: int = intake.ENTRY_BYTES_MAX
+    value_bytes_max: int = limits.LIMITS.entry_bytes_max
 
 
 @make_command("append")

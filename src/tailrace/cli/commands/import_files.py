@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from tailrace.cli import input as intake
+from tailrace.cli import limits
 from tailrace.cli.arguments import one_of, parse_durable
 from tailrace.cli.candidates import complete_files, complete_topics
 from tailrace.cli.ending import Interrupted
@@ -88,7 +89,7 @@ class Importing:
         self.files = files
         self.options = options
         self.durable = None if options["durable"] is None else parse_durable(options["durable"])
-        self.value_bytes_max = intake.ENTRY_BYTES_MAX
+        self.value_bytes_max = limits.LIMITS.entry_bytes_max
         self.bad = 0
         self.named = 0
         self.bad_named: list[dict[str, Any]] = []
