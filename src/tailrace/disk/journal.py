@@ -264,6 +264,8 @@ class JournalFile:
 
     def write_generation(self, first: int, generation: int, salt: int, lsn: int) -> None:
         """Write a header and sync it: entries of other generations are invalid from then on."""
+        if max(first, generation, lsn) > NUMBER_MAX:
+            raise CorruptionError("The journal has a number that no journal reaches", path=self.path)
         sector = pack_generation(self.log_id, self.number, first, generation, salt, lsn)
         self.files.write(self.descriptor, sector, SECTORS[generation & 1])
         sync_journal(self.files, self.descriptor, self.path)  # rule: header of a generation

@@ -41,6 +41,8 @@ WAKE_POSITION = 128
 UNSYNCABLE, DAMAGED = 1, 2
 
 WORD_MAX = (1 << 64) - 1
+# Above every offset, position and count of a log, so that each has a successor that fits into a signed word.
+NUMBER_MAX = (1 << 62) - 1
 
 # Value of the words `pending` and `unresolved` while a topic is being dropped: no commit has such a number. If a commit
 # must be written there first, its number is subtracted from this in `pending`, and stays in `unresolved`.
@@ -109,12 +111,14 @@ def pack_block(sequence: int, state: tuple[int, ...], incarnation: int) -> bytes
 
 
 def parse_block(block: bytes) -> tuple[int, State, int] | None:
-    """Return (sequence, state, incarnation); None if the block was never written or its checksum is wrong."""
+    """Return (sequence, state, incarnation); None if no writer wrote the block or its checksum is wrong."""
     (
         sequence, end, base, position, chain, flags, salt, synced, last, safe, start, incarnation, synced_chain,
     ) = BLOCK.unpack_from(block)  # fmt: skip
     # rule: state block's checksum
     if not sequence or _CRC.unpack_from(block, BLOCK.size)[0] != crc32c(block[: BLOCK.size]):
+        return None
+    if max(sequence, end, base, position, safe, start) > NUMBER_MAX:
         return None
     state = State(end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)
     return sequence, state, incarnation

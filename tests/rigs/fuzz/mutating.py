@@ -42,7 +42,7 @@ def apply(data: bytes, edits: Sequence[Edit], focus: Stretches = ()) -> bytes:
         at = place % (len(changed) + 1)
         if focus and place % 4:
             first, stop = focus[place // 4 % len(focus)]
-            at = min(first + place // 4 // len(focus) % max(1, stop - first), len(changed))
+            at = min(max(0, first + place // 4 // len(focus) % max(1, stop - first)), len(changed))
         if kind.startswith("set"):
             width = int(kind[3:])
             # Most fields are aligned to their width.

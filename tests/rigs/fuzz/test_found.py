@@ -14,7 +14,7 @@ from tailrace.disk import frame, journal, segment
 from tailrace.disk.catalog import Catalog
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import FramePart, columns
-from tailrace.disk.tails import INCARNATION, PENDING
+from tailrace.disk.tails import ABSENT, INCARNATION, PENDING, pack_block, parse_block
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.groups.state import GroupState
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
@@ -209,6 +209,29 @@ def test_a_journal_header_with_a_number_that_has_no_successor(tmp_path, field):
                 transaction.append(name, "again")
     with tailrace.open(tmp_path / "log", "r") as log:
         assert [record.text for record in log.topic("right").read()] == ["there", "more", "again"]
+
+
+def test_the_last_number_of_a_journal_has_no_successor(tmp_path):
+    """A header that can be read was followed by one that could not."""
+    (tmp_path / journal.journal_name(1)).write_bytes(journals()[0])
+    file = journal.JournalFile(FILES, str(tmp_path), 1, LOG_ID)
+    file.open(write=True)
+    try:
+        file.write_generation(1, journal.NUMBER_MAX, 77, 1)
+        assert file.generation_number == journal.NUMBER_MAX
+        with pytest.raises(CorruptionError, match="number"):
+            file.write_generation(1, journal.NUMBER_MAX + 1, 77, 1)
+        assert file.generation_number == journal.NUMBER_MAX
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("field", ["end", "base", "position", "safe", "start"])
+def test_a_state_block_with_a_number_that_no_log_reaches(field):
+    """The vacuum put it into an array of signed words."""
+    state = ABSENT._replace(end=7, base=1, position=64, safe=7, start=1)
+    assert parse_block(pack_block(1, state, 13)) == (1, state, 13)
+    assert parse_block(pack_block(1, state._replace(**{field: 1 << 63}), 13)) is None
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
