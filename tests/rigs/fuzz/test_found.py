@@ -168,7 +168,7 @@ def test_a_slot_that_belongs_to_nobody_ends_a_transaction(tmp_path):
 
 
 def test_a_pending_commit_of_a_slot_that_belongs_to_no_topic_ends_an_append(tmp_path):
-    """The append resolved the commit, was told that the topic had been dropped, and tried again until the stack ended."""
+    """The append resolved the commit, was told that the topic was dropped, and tried again until the stack ended."""
     with tailrace.open(tmp_path / "log") as log:
         events = log.topic("events")
         events.append("there")

@@ -280,7 +280,7 @@ def run(home: Path, seed: int, seconds: float, cases_max: int) -> tuple[Counter[
 def _is_enormous(file: Path) -> bool:
     """Whether a file takes room that none of these logs needs, or ends beyond any segment.
 
-    A part of the journal may lie anywhere in a segment, and the segments of some logs are that large: a file with a hole
+    A part of the journal may lie anywhere in a segment, and some logs have segments that large: a file with a hole
     before it takes no room.
     """
     found = file.stat()
