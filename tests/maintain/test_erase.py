@@ -10,7 +10,7 @@ import tailrace
 from tailrace.disk.commit import Committer
 from tailrace.errors import CorruptionError, ImmutableError, StorageError, TopicNotFoundError
 from tailrace.maintain import erase as erasing
-from tailrace.maintain import vacuum as vacuuming
+from tailrace.maintain import rewrites
 
 SECRET = b"the secret of customer 42"
 
@@ -109,7 +109,7 @@ def test_an_erase_that_cannot_rewrite_says_so_and_hides_the_records(log, monkeyp
         raise StorageError("the disk is full of sand")
         yield
 
-    monkeypatch.setattr(vacuuming, "rewrite", refuses)
+    monkeypatch.setattr(rewrites, "rewrite", refuses)
     with pytest.raises(StorageError, match=r"still on disk.*full of sand") as caught:
         topic.erase("customer-42")
     assert "erase the key again" in caught.value.hint

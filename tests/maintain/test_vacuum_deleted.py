@@ -11,7 +11,7 @@ import tailrace
 from tailrace import bulk
 from tailrace.disk.marks import Rewrite
 from tailrace.errors import CorruptionError, RecordGoneError
-from tailrace.maintain import vacuum as vacuuming
+from tailrace.maintain import rewrites
 from tailrace.marks import Marks, find_marks
 
 
@@ -105,14 +105,14 @@ def test_readers_that_have_the_old_version_open_never_show_a_deleted_record(log)
 def test_marks_made_while_a_segment_is_rewritten_stay(log, monkeypatch):
     topic = filled(log)
     topic.delete([5])
-    real = vacuuming.rewrite
+    real = rewrites.rewrite
 
     def rewriting(*arguments, **options):
         made = yield from real(*arguments, **options)
         topic.delete([7])
         return made
 
-    monkeypatch.setattr(vacuuming, "rewrite", rewriting)
+    monkeypatch.setattr(rewrites, "rewrite", rewriting)
     log.vacuum()
     monkeypatch.undo()
     assert [*marks_of(log)] == [(7, 8)]

@@ -55,7 +55,7 @@ class Keeper(Writer):
         trimming, trimmed = self.witness.trimming, self.witness.trimmed
         for entry, index in places:
             key = (entry.id, index)
-            trimming[key] = max(self.due(entry, index, vacuum.now_us), trimming.get(key, 0))
+            trimming[key] = max(self.due(entry, index, vacuum.round.now_us), trimming.get(key, 0))
         for _ in vacuum.steps():
             continue
         for entry, index in places:

@@ -87,7 +87,7 @@ def test_the_machine_is_worth_trying():
     """The vacuum of it trims a segment, rewrites three, of which one is sealed for it, and keeps what lives."""
     machine = Rewriting()
     run = vacuum(machine.opened)
-    assert [note.records for note in run.rewritten] == [2, 3, 1]
+    assert [note.records for note in run.rewrites.rewritten] == [2, 3, 1]
     assert shown(machine.store) == shown(machine.opened) == machine.expected
     assert look(machine.disk, machine.expected) is None
     assert {"rename", "sync_directory", "sync_data", "write", "create"} <= {kind for _, kind in operations(vacuum)}
