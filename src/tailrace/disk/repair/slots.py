@@ -24,6 +24,7 @@ from tailrace.disk.tails import (
     HEADER_BYTES,
     INCARNATION,
     LOG_FAILED_WORD,
+    NUMBER_MAX,
     PENDING,
     SAFE,
     SLOT_BYTES,
@@ -192,7 +193,9 @@ class Slots:
         Its participants are written one after another, and a power cut in between must find it.
         """
         known = [each.file.generation for each in journal if each.file.generation is not None]
-        generation = max([0, *(each.generation for each in known), *self.tails.column(DIRTY, len(self._slots()))]) + 1
+        # A word has no checksum: one that no journal reaches is damaged, and its slot is written anew.
+        dirty = [word for word in self.tails.column(DIRTY, len(self._slots())) if word < NUMBER_MAX]
+        generation = max([0, *(each.generation for each in known), *dirty]) + 1
         lsn = max([1, *(each.lsn for each in known), *(entry.lsn + 1 for each in journal for entry in each.entries)])
         number = max(journal_numbers(files, directory), default=0) + 1
         file = JournalFile(files, directory, number, log_id)
