@@ -20,7 +20,7 @@ SEED_VARIABLE = "TAILRACE_SEED"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 # These work in a directory of the disk: the disk, or what the kernel does with its files, is their subject.
-ON_DISK = ("tests/disk/", "tests/maintain/doctor/", "tests/cli/commands/test_doctor.py", "tests/rigs/")
+ON_DISK = ("tests/disk/test_", "tests/maintain/doctor/", "tests/cli/commands/test_doctor.py", "tests/rigs/")
 FAILED = pytest.StashKey[bool]()
 
 # A deadline would make a busy machine look like a bug.

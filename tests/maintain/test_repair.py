@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import pytest
 
 import tailrace
-from tailrace import Log, bulk
+from tailrace import bulk
 from tailrace.disk.files import Files
-from tailrace.disk.frame import HEADER, VERSION, crc32c, place, prepare, read_header
+from tailrace.disk.frame import HEADER, VERSION, crc32c, place, prepare
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from tailrace.disk.repair import write
-from tailrace.disk.segment import HEADER_BYTES, parse_header, salt_chain, walk
+from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import (
     BLOCK_A,
     BLOCK_B,
-    BLOCK_BYTES,
     END,
     FAILED,
     SAFE,
     UNSYNCABLE,
-    State,
-    parse_block,
     word_of,
 )
 from tailrace.errors import (
@@ -41,91 +34,21 @@ from tailrace.errors import (
     ReadOnlyError,
     VersionError,
 )
+from tests.repairing import (
+    COUNT,
+    check,
+    everything,
+    flip,
+    frames,
+    newest,
+    offsets_of,
+    path,
+    put_back,
+    readable,
+    segments,
+)
 
-COUNT = 100
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A log with a topic of several segments, a frame for each record."""
-    with tailrace.open(tmp_path / "log", durable=False) as log:
-        topic = log.topic("orders", segment_bytes=4_544)
-        for number in range(COUNT):
-            topic.append(f"value {number:04d}" + "x" * 40)
-    return tmp_path / "log"
-
-
-def segments(path: Path, topic: str = "orders", partition: int = 0) -> list[Path]:
-    return sorted(path.glob(f"topics/*-{topic}/{partition}/*.seg"))
-
-
-def frames(file: Path) -> list[tuple[int, int, int]]:
-    """(position, stop, offset) of the frames of a segment."""
-    data = file.read_bytes()
-    header = parse_header(data)
-    assert header is not None
-    found = walk(
-        lambda count, at: data[at : at + count], HEADER_BYTES, 0, salt_chain(header.salt), len(data), bodies=True
-    )
-    base = int(file.stem)
-    return [(each.position, each.position + each.header.size, base + each.header.base) for each in found]
-
-
-def flip(file: Path, position: int, length: int = 1) -> None:
-    data = bytearray(file.read_bytes())
-    for at in range(position, position + length):
-        data[at] ^= 0xFF
-    file.write_bytes(data)
-
-
-def everything(path: Path) -> dict[str, bytes]:
-    return {str(each.relative_to(path)): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
-
-
-def offsets_of(batch: tailrace.Batch) -> list[int]:
-    return [record.offset for record in batch]
-
-
-def readable(log: Log, topic: str = "orders") -> list[int]:
-    return [record.offset for record in log.topic(topic).read(on_damage="skip")]
-
-
-def check(path: Path, lost: set[int], topic: str = "orders", count: int = COUNT) -> tailrace.types.RepairReport:
-    """A dry run changes nothing; a repair loses what it must, and no more; a second one does nothing; appends go on."""
-    before = everything(path)
-    planned = tailrace.repair(path, dry_run=True)
-    assert everything(path) == before
-    report = tailrace.repair(path)
-    assert not report.sound
-    assert [(step.what, step.why) for step in planned.steps] == [(step.what, step.why) for step in report.steps]
-    given_up = {offset for each in report.lost if each.topic == topic for offset in range(each.first, each.last + 1)}
-    assert given_up == lost
-    mended = everything(path)
-    assert tailrace.repair(path).sound
-    again = everything(path)
-    assert {name: data for name, data in again.items() if name not in ("lock", "tails")} == {
-        name: data for name, data in mended.items() if name not in ("lock", "tails")
-    }
-    with tailrace.open(path) as log:
-        verified = log.verify()
-        assert verified.ok
-        assert {offset for each in verified.lost for offset in range(each.first, each.last + 1)} == lost
-        kept = [offset for offset in range(count) if offset not in lost]
-        assert readable(log, topic) == kept
-        values = [record.text for record in log.topic(topic).read(on_damage="skip")]
-        assert values == [f"value {offset:04d}" + "x" * 40 for offset in kept]
-        assert log.topic(topic).append(b"behind").offset == count
-    return report
-
-
-def newest(tails: bytes, slot: int = 1) -> tuple[int, tuple[int, State, int]]:
-    """The newest state block of a slot, and where it lies."""
-    first = 4_096 + slot * 256
-    places = [first + 64, first + 160]
-    blocks = [(parse_block(tails[at : at + BLOCK_BYTES]), at) for at in places]
-    block, at = max((block, at) for block, at in blocks if block is not None)
-    return at, block
-
+__all__ = ["path"]
 
 # What can be wrong.
 
@@ -354,58 +277,6 @@ def test_a_sound_log_is_left_alone(path):
     assert after == before
 
 
-def test_the_side_file_has_the_bytes_and_says_what_they_were(path):
-    file = segments(path)[0]
-    places = frames(file)
-    flip(file, places[3][0] + 8)
-    flip(file, places[9][0] + FRAME_HEADER_BYTES, 10)
-    for number in (15, 21):
-        flip(file, places[number][0] + 8)
-    content = file.read_bytes()
-    report = tailrace.repair(path)
-    (side,) = [Path(each) for each in report.quarantine]
-    assert side.parent == path / "quarantine"
-    assert side.name.endswith("-00000001-orders-0-0.bytes")
-    lines = [json.loads(line) for line in side.with_suffix(".json").read_text().splitlines()]
-    assert [(line["first"], line["last"]) for line in lines] == [(3, 3), (9, 9), (15, 15), (21, 21)]
-    for line in lines:
-        assert (line["topic"], line["partition"]) == ("orders", 0)
-        assert (path / line["file"]) == file
-        kept = side.read_bytes()[line["at"] : line["at"] + line["length"]]
-        assert kept == content[line["position"] : line["position"] + line["length"]]
-        assert line["reason"]
-        assert line["time"].endswith("+00:00")
-
-
-def test_a_hole_of_several_megabytes_is_kept_as_it_was(tmp_path):
-    path = tmp_path / "log"
-    with tailrace.open(path, durable=False) as log:
-        for value in (b"before", Random(1).randbytes(3_000_000), b"behind"):
-            log.topic("orders").append(value)
-    (file,) = segments(path)
-    position, stop, _ = frames(file)[1]
-    flip(file, position + 1_500_000)
-    damaged = file.read_bytes()[position:stop]
-    report = tailrace.repair(path)
-    assert [(each.first, each.last) for each in report.lost] == [(1, 1)]
-    (side,) = report.quarantine
-    assert Path(side).read_bytes() == damaged
-
-
-def test_more_than_one_placeholder_for_a_long_range(path, monkeypatch):
-    monkeypatch.setattr(write, "LOST_SPAN_MAX", 10)
-    check(path, a_missing_segment(path))
-    assert [offset for _, _, offset in frames(segments(path)[1])] == [28, 38, 48]
-
-
-def test_what_a_dead_repair_left_is_removed_where_nothing_else_is_wrong(path):
-    left = segments(path)[1].with_suffix(".seg.new")
-    left.write_bytes(b"half")
-    report = check(path, set())
-    assert any("left by a repair that died" in step.why for step in report.steps)
-    assert not left.exists()
-
-
 def test_zeros_in_the_place_of_the_segment_that_keeps_the_end(path):
     with tailrace.open(path) as log:
         log.topic("orders").trim({0: COUNT})
@@ -475,21 +346,6 @@ def test_a_segment_in_a_value_gives_no_records_to_a_repair(tmp_path, sealed, dam
         assert [record.value for record in log.topic("orders").read(on_damage="skip")] == values[:2] + values[3:]
 
 
-def put_back(file: Path, number: int, value: bytes) -> tuple[int, int]:
-    """A disk gives back what stood in the place of a frame before: whole, but the next does not follow from it.
-
-    Where it ends and where the frame ended.
-    """
-    data = bytearray(file.read_bytes())
-    start, stop, _ = frames(file)[number]
-    header = read_header(data, start)
-    assert header is not None
-    older = b"".join(place(prepare([value], None, None, 1), header.base, header.chain).buffers)
-    data[start : start + len(older)] = older
-    file.write_bytes(data)
-    return start + len(older), stop
-
-
 @pytest.mark.parametrize("segment", [0, -1], ids=["sealed", "active"])
 @pytest.mark.parametrize("length", [50, 20], ids=["as long", "shorter"])
 def test_a_break_in_the_chain_where_no_offset_is_missing_is_mended(path, segment, length):
@@ -509,15 +365,6 @@ def test_a_break_in_the_chain_where_no_offset_is_missing_is_mended(path, segment
         expected = [f"value {number:04d}" + "x" * 40 for number in range(COUNT)]
         expected[offset] = "o" * length
         assert [record.text for record in log.topic("orders").read()] == expected
-
-
-def test_the_side_file_says_nothing_of_a_break_without_bytes(path):
-    file = segments(path)[0]
-    flip(file, frames(file)[9][0] + FRAME_HEADER_BYTES + 5)
-    put_back(file, 5, b"o" * 50)
-    (side,) = tailrace.repair(path).quarantine
-    lines = [json.loads(line) for line in Path(side).with_suffix(".json").read_text().splitlines()]
-    assert [(line["first"], line["last"], line["at"]) for line in lines] == [(9, 9, 0)]
 
 
 def lose_the_tails(path: Path) -> None:
@@ -831,89 +678,6 @@ def catalog(path: Path) -> Path:
     return sorted((path / "catalog").glob("*.seg"))[-1]
 
 
-def test_a_topic_whose_creation_is_lost_comes_back(path):
-    with tailrace.open(path) as log:
-        log.topic("later", partitions=3).extend([b"a", b"b"], keys=[b"1", b"2"])
-    flip(catalog(path), frames(catalog(path))[0][0] + FRAME_HEADER_BYTES + 3)
-    with pytest.raises(CorruptionError, match="catalog") as caught:
-        tailrace.open(path)
-    assert "tailrace repair" in caught.value.hint
-    report = tailrace.repair(path)
-    assert any("'orders' is back with default settings" in note for note in report.notes)
-    with tailrace.open(path) as log:
-        assert sorted(info.name for info in log.topics()) == ["later", "orders"]
-        assert len(list(log.topic("orders").read())) == COUNT
-        assert log.topic("later").partitions == 3
-        assert log.topic("orders").append(b"x").offset == COUNT
-        log.topic("new").append(b"x")
-        assert log.verify().ok
-    assert tailrace.repair(path).sound
-
-
-def test_a_beginning_that_nothing_explains_is_noted(path):
-    """The record of a trim may be what the catalog lost, so a first segment that is missing cannot be told from one."""
-    segments(path)[0].unlink()
-    flip(catalog(path), frames(catalog(path))[0][0] + 90)
-    planned = tailrace.repair(path, dry_run=True)
-    report = tailrace.repair(path)
-    assert planned.notes == report.notes
-    assert any(note.startswith("orders[0] begins at 28 now: the records 0 to 27 ") for note in report.notes)
-    with tailrace.open(path) as log:
-        assert log.topic("orders").offsets()[0].earliest == 28
-
-
-def test_a_segment_of_the_catalog_under_a_wrong_name(path):
-    """Its records are those of the offsets that it says, or every topic would get another id."""
-    with tailrace.open(path) as log:
-        log.topic("later", retain="3d").append(b"kept")
-    catalog(path).rename(catalog(path).with_name(f"{5:020d}.seg"))
-    with pytest.raises(CorruptionError), tailrace.open(path):
-        pass
-    assert tailrace.repair(path).lost == ()
-    with tailrace.open(path) as log:
-        assert [record.value for record in log.topic("later").read()] == [b"kept"]
-        assert log.topic("later").settings["retain"] == "3d"
-        assert readable(log) == [*range(COUNT)]
-
-
-def test_a_topic_behind_the_end_of_the_catalog_comes_back(path):
-    """Without tails the last record of the catalog, damaged, looks like a write that was cut off."""
-    with tailrace.open(path) as log:
-        log.topic("later").append(b"kept")
-    flip(catalog(path), frames(catalog(path))[-1][0] + 8)
-    (path / "tails").unlink()
-    report = tailrace.repair(path)
-    assert any("'later' is back" in note for note in report.notes)
-    with tailrace.open(path) as log:
-        assert [record.value for record in log.topic("later").read()] == [b"kept"]
-        assert len(list(log.topic("orders").read())) == COUNT
-        assert log.topic("orders").settings["segment_bytes"] == 4_544
-    assert tailrace.repair(path).sound
-
-
-def test_a_catalog_that_is_gone_is_made_of_the_directories(path):
-    for file in (path / "catalog").glob("*.seg"):
-        file.unlink()
-    report = tailrace.repair(path)
-    assert not report.sound
-    with tailrace.open(path) as log:
-        assert len(list(log.topic("orders").read())) == COUNT
-
-
-def test_a_topic_that_has_no_name_any_more_is_kept_aside(path):
-    with tailrace.open(path) as log:
-        log.topic("ÄÖÜ").append(b"kept")
-    places = frames(catalog(path))
-    flip(catalog(path), places[1][0] + FRAME_HEADER_BYTES + 3)
-    report = tailrace.repair(path)
-    assert any("name of the topic" in note for note in report.notes)
-    (kept,) = [each for each in report.quarantine if os.path.isdir(each)]
-    assert b"kept" in next(Path(kept).rglob("*.seg")).read_bytes()
-    with tailrace.open(path) as log:
-        assert [info.name for info in log.topics()] == ["orders"]
-        assert log.topic("orders").settings["segment_bytes"] == 4_544
-
-
 def test_a_damaged_identity_is_damage(path):
     (path / "tailrace.json").write_bytes(b"\xff")
     for mode in ("a", "r"):
@@ -1063,42 +827,3 @@ def test_forgetting_the_cache_forgets_nothing_else(tmp_path):
         assert files.read(fd, 22, 0) == b"syncedsyncnot yetncedsynced"[:17] + (b"synced" * 4)[17:22]
     finally:
         files.close(fd)
-
-
-def test_a_full_disk_keeps_nothing_half(path, tmp_path, monkeypatch):
-    """What a repair cannot finish it takes away again, since it may be the last of the room; the next one goes on."""
-    file = segments(path)[1]
-    position, _, offset = frames(file)[3]
-    flip(file, position + FRAME_HEADER_BYTES)
-    write = Files.write
-    failed: list[str] = []
-    written = 0
-
-    def full(self: Files, descriptor: int, data: bytes, at: int) -> None:
-        nonlocal written
-        name = os.readlink(f"/proc/self/fd/{descriptor}")
-        if "/quarantine/" in name or name.endswith(".seg.new"):
-            written += 1
-            if written > len(failed):
-                failed.append(name)
-                write(self, descriptor, data[: len(data) // 2], at)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(self, descriptor, data, at)
-
-    monkeypatch.setattr(Files, "write", full)
-    while True:
-        written = 0
-        copy = tmp_path / f"copy{len(failed)}"
-        shutil.copytree(path, copy)
-        before = len(failed)
-        with suppress(tailrace.errors.DiskFullError):
-            tailrace.repair(copy)
-        if len(failed) == before:
-            break
-        assert not os.path.exists(failed[-1])
-        assert not list(copy.rglob("*.seg.new"))
-        with monkeypatch.context() as mended:
-            mended.setattr(Files, "write", write)
-            check(copy, {offset})
-    kinds = {name.rpartition(".")[2] for name in failed}
-    assert kinds == {"bytes", "json", "new"}

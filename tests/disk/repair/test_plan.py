@@ -15,7 +15,7 @@ from tailrace.disk.salvage.source import READ_BYTES
 from tailrace.disk.segment import HEADER_BYTES
 from tailrace.disk.tails import HEADER_BYTES as TAILS_HEADER_BYTES
 from tailrace.disk.tails import SLOT_BYTES
-from tests.maintain.repair.test_repair import check, everything, flip, frames, path, segments
+from tests.repairing import check, everything, flip, frames, path, segments
 from tests.tuning import tuned
 
 __all__ = ["path"]
