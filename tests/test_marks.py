@@ -75,11 +75,11 @@ class TestTable:
         assert [*table.between(11, 25)] == [(12, 13), (20, 25)]
         assert table.end == 30
 
-    def test_a_large_snapshot_is_several_records(self, monkeypatch):
-        monkeypatch.setattr("tailrace.disk.marks.SNAPSHOT_RANGES_MAX", 3)
+    def test_a_large_snapshot_is_several_records(self):
         table = NO_MARKS.adding([(at, at + 1) for at in range(0, 16, 2)]).rewritten(Rewrite(90, 99, 1), [])
-        assert len(table.snapshot()) == 3
-        assert NO_MARKS.adding([(77, 78)]).applied(table.snapshot()) == table
+        records = table.snapshot(ranges_max=3)
+        assert len(records) == 3
+        assert NO_MARKS.adding([(77, 78)]).applied(records) == table
 
     @pytest.mark.parametrize(
         "torn", [b"", b"1234567", bytes(8), pack_remove(1, [(0, 1)])[:-8], pack_remove(1, [(2, 1)])]

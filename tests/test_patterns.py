@@ -31,8 +31,9 @@ from tailrace.names import validate_pattern
 from tailrace.read import follow
 from tailrace.read import request as requests
 from tailrace.read.request import matching
-from tailrace.read.span import READERS_OPEN_MAX
+from tailrace.settings import Tuning
 
+READERS_OPEN_MAX = Tuning().readers_open_max
 TIME = 1_700_000_000_000_000
 # Generous, because a busy machine must not look like a bug.
 WAIT = 20

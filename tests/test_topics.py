@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 import tailrace
-from tailrace import errors
+from tailrace import errors, settings
 from tailrace.disk import frame
 from tailrace.disk.admin import Admin
 from tailrace.limits import HEADERS_BYTES_MAX, KEY_BYTES_MAX
+from tailrace.settings import Tuning
 from tailrace.write.intake import GATHERED
 from tailrace.write.partitioner import murmur2
 from tests.processes import run, start
@@ -320,7 +321,7 @@ def test_a_large_batch_is_cut_into_frames_and_read_back(log):
 
 
 def test_more_than_a_partition_takes_is_refused_up_front(log, monkeypatch):
-    monkeypatch.setattr("tailrace.write.intake.GROUP_BYTES_MAX", 100_000)
+    monkeypatch.setattr(settings, "TUNING", Tuning(group_bytes_max=100_000))
     topic = log.topic("orders", partitions=2)
     keys = [key for number in range(99) if crc32(key := str(number).encode()) % 2]
     with pytest.raises(errors.LimitError, match="maximum is 100,000"):
@@ -361,20 +362,20 @@ def test_nothing_is_built_of_what_is_too_much(log, monkeypatch, kind, compress):
     built = []
     seal = frame._seal
     monkeypatch.setattr(frame, "_seal", lambda *arguments: built.append(arguments) or seal(*arguments))
-    monkeypatch.setattr("tailrace.write.intake.GROUP_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(settings, "TUNING", Tuning(group_bytes_max=2_000_000))
     with pytest.raises(errors.LimitError, match="the maximum is 2,000,000") as caught:
         topic.extend(**described(kind))
     assert "in smaller parts" in caught.value.hint
     with pytest.raises(errors.LimitError), log.transaction() as transaction:
         transaction.extend(topic, **described(kind))
     assert built == []
-    monkeypatch.setattr("tailrace.write.intake.GROUP_BYTES_MAX", 4_000_000)
+    monkeypatch.setattr(settings, "TUNING", Tuning(group_bytes_max=4_000_000))
     assert sum(map(len, topic.extend(**described(kind)).values())) == 300
     assert built
 
 
 def test_no_more_is_taken_of_an_iterator_than_can_be_written(log, monkeypatch):
-    monkeypatch.setattr("tailrace.write.intake.GROUP_BYTES_MAX", 200_000)
+    monkeypatch.setattr(settings, "TUNING", Tuning(group_bytes_max=200_000))
     for json in (False, True):
         taken = count()
         with pytest.raises(errors.LimitError):

@@ -206,6 +206,23 @@ class Tuning(NamedTuple):
     state_segment_bytes: int = limits.MIB
     # Seconds without a poll after which a member gets no free partition: the other members take its share.
     answer_seconds: float = 1.0
+    # Seconds after which process() polls between two records of a batch.
+    process_beat_seconds: float = 0.1
+    # Bytes that one call writes to one partition.
+    group_bytes_max: int = limits.GROUP_BYTES_MAX
+    # With more partitions than this a reader closes its file between two turns: a process has about 1,000 descriptors.
+    readers_open_max: int = 64
+    # Sealed segments whose facts are kept in memory; a partition counts for 16 more.
+    segment_facts_max: int = limits.SEGMENT_FACTS_MAX
+    # The coarsest file systems store times in steps of two seconds: a later change in the same step is not visible.
+    stamp_us: int = 2_000_000
+    # Processes for which statistics are kept.
+    stats_pages_max: int = limits.STATS_PAGES_MAX
+    # Offsets that one placeholder of a repair covers.
+    lost_span_max: int = limits.LOST_SPAN_MAX
+    # Seconds after which doctor examines no further group, and no further namespace.
+    doctor_groups_seconds: float = 10.0
+    doctor_namespaces_seconds: float = 20.0
 
 
 # The default tuning of every log that this process opens.

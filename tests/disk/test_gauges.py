@@ -65,8 +65,8 @@ def path(tmp_path) -> str:
     return str(tmp_path / "stats")
 
 
-def opened(files: Files, path: str) -> Gauges:
-    return Gauges.open(files, path, now_us=files.now_us())
+def opened(files: Files, path: str, **options: int) -> Gauges:
+    return Gauges.open(files, path, now_us=files.now_us(), **options)
 
 
 def pages(path: str) -> int:
@@ -324,9 +324,8 @@ def test_numbers_of_another_boot_are_not_believed(clock, path, monkeypatch):
     assert pages(path) == 1
 
 
-def test_pages_have_a_maximum(clock, path, monkeypatch):
-    monkeypatch.setattr(gauges, "PAGES_MAX", 2)
-    first, second, third = (opened(clock, path) for _ in range(3))
+def test_pages_have_a_maximum(clock, path):
+    first, second, third = (opened(clock, path, pages_max=2) for _ in range(3))
     assert pages(path) == 2
     third.appended(9, 9, 0.001)
     clock.pass_seconds(1)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tailrace
-from tailrace.disk import segment_facts
+from tailrace import settings
 from tailrace.disk.files import Files
 from tailrace.disk.layout import SegmentInfo
 from tailrace.disk.reader import Reader
@@ -31,6 +31,7 @@ from tailrace.maintain.retention import SegmentSpan, plan
 from tailrace.maintain.segments import rule_of
 from tailrace.maintain.vacuum import Vacuum
 from tailrace.read.span import gaps
+from tailrace.settings import Tuning
 from tests.processes import in_fork
 
 TIME = 1_700_000_000_000_000
@@ -385,7 +386,7 @@ class TestCache:
         files = Counting()
         monkeypatch.setattr(engines, "FILES", files)
         # As of a directory in which nothing happened for a while.
-        monkeypatch.setattr(segment_facts, "STAMP_US", 0)
+        monkeypatch.setattr(settings, "TUNING", settings.TUNING._replace(stamp_us=0))
         return files
 
     def test_a_second_look_opens_what_is_new_and_lists_nothing_anew(self, files, log):
@@ -429,14 +430,13 @@ class TestCache:
             continue
         assert files.opens < 6
 
-    def test_the_oldest_partition_goes_when_there_are_too_many(self, monkeypatch, log):
+    def test_the_oldest_partition_goes_when_there_are_too_many(self, log):
         topic = log.topic("t", partitions=8, segment_bytes=4096)
         for index in range(8):
             topic.extend([b"x"] * 4, partition=index)
-        cache = FactsCache()
+        cache = FactsCache(Tuning(segment_facts_max=5 * 17))
         store = log.engine.store
         parts = [store.partition(slot) for slot in log.engine.entry("t").slots]
-        monkeypatch.setattr(segment_facts, "SEGMENT_FACTS_MAX", 5 * 17)
         for part in (*parts[:4], parts[0], *parts[4:7]):
             cache.look(part, Key.of(part, store.reader(part).state()))
         assert [*cache.known] == [part.path for part in (parts[3], parts[0], *parts[4:7])]

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import tailrace
-from tailrace import errors
+from tailrace import errors, settings
 from tailrace.groups.heartbeat import GONE, Heartbeat, Seen, look
 from tests.processes import start
 from tests.tuning import retune
@@ -274,9 +274,7 @@ class TestMaxProcessing:
 
     def test_process_polls_between_two_records(self, log, monkeypatch):
         """A batch may take longer than a member may be silent, as long as no call of the function does."""
-        from tailrace.groups import processing
-
-        monkeypatch.setattr(processing, "BEAT_SECONDS", 0.0)
+        monkeypatch.setattr(settings, "TUNING", settings.TUNING._replace(process_beat_seconds=0.0))
         log.topic("t").extend(["a", "b", "c", "d"])
 
         def function(seconds):

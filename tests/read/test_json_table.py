@@ -23,8 +23,8 @@ def batch(*values: bytes | None, topic: str = "orders", base: int = 0) -> Any:
     return Batch(parts(frame.prepare(values, None, None, TIME), topic, 0, base)).to_arrow()
 
 
-def columns(*batches: Any) -> dict[str, list[Any]]:
-    table = json_table(batches)
+def columns(*batches: Any, **options: int) -> dict[str, list[Any]]:
+    table = json_table(batches, **options)
     table.validate(full=True)
     found = table.to_pydict()
     assert table.num_rows == sum(each.num_rows for each in batches)
@@ -171,10 +171,9 @@ def test_meta_columns_give_way_to_fields_of_their_name() -> None:
     assert table["__offset"].to_pylist() == [0, 1, 2]
 
 
-def test_large_batches_are_parsed_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.read.json_table._BLOCK_BYTES_MAX", 100)
+def test_large_batches_are_parsed_in_halves() -> None:
     values = [json.dumps({"a": number}).encode() for number in range(200)]
-    assert columns(batch(*values)) == {"a": [*range(200)]}
+    assert columns(batch(*values), block_bytes_max=100) == {"a": [*range(200)]}
 
 
 JSON = st.recursive(

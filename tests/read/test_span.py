@@ -15,7 +15,7 @@ import tailrace
 from tailrace import bulk
 from tailrace.bulk import plans
 from tailrace.errors import OffsetOutOfRangeError
-from tailrace.read import follow, iteration, request, span
+from tailrace.read import span
 from tailrace.read.visibility import visible_parts
 
 TIME = 1_700_000_000_000_000
@@ -178,9 +178,8 @@ class TestScan:
             assert taken + places(topic.read(**go_on, order=order, reverse=reverse)) == expected
 
     def test_more_partitions_than_files(self, topic, hidden, order, monkeypatch):
-        for module in (span, iteration, request, follow):
-            if hasattr(module, "READERS_OPEN_MAX"):
-                monkeypatch.setattr(module, "READERS_OPEN_MAX", 1)
+        engine = topic.log.engine
+        monkeypatch.setattr(engine, "tuning", engine.tuning._replace(readers_open_max=1))
         expected = in_order(visible(hidden), order)
         assert places(topic.read(order=order)) == expected
         assert places(topic.read(order=order, reverse=True)) == expected[::-1]

@@ -23,8 +23,7 @@ IDENTITY = struct.Struct("<8sQ16s")
 HEADER_BYTES = 4096
 PAGE_BYTES = 4096
 PAGE_WORDS = PAGE_BYTES // 8
-PAGES_MAX = STATS_PAGES_MAX
-FILE_BYTES_MAX = HEADER_BYTES + PAGES_MAX * PAGE_BYTES
+FILE_BYTES_MAX = HEADER_BYTES + STATS_PAGES_MAX * PAGE_BYTES
 
 BUCKETS = 160
 SAMPLES_MAX = 16
@@ -105,11 +104,12 @@ class Gauges:
     """
 
     __slots__ = ("_beaten_us", "_beating", "_counts", "_descriptor", "_files", "_heard", "_heard_syncs", "_identity",
-                 "_map", "_mutex", "_page", "_path", "_token")  # fmt: skip
+                 "_map", "_mutex", "_page", "_pages_max", "_path", "_token")  # fmt: skip
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, pages_max: int = STATS_PAGES_MAX) -> None:
         self._files = files
         self._path = path
+        self._pages_max = pages_max
         self._identity = pack_identity(files.boot_id())
         self._map: Map | None = None
         self._descriptor = -1
@@ -130,9 +130,9 @@ class Gauges:
         self._beaten_us = 0
 
     @classmethod
-    def open(cls, files: Files, path: str, *, now_us: int) -> Gauges:
+    def open(cls, files: Files, path: str, *, now_us: int, pages_max: int = STATS_PAGES_MAX) -> Gauges:
         """Return counters for the file at `path`, with a page of their own if one is available; `beat` tries again."""
-        gauges = cls(files, path)
+        gauges = cls(files, path, pages_max)
         gauges._publish(now_us, LOCK_SECONDS_MAX)
         return gauges
 
@@ -292,14 +292,14 @@ class Gauges:
     def _claim(self, now_us: int) -> bool:
         """Take the first page without a live owner, or add one; return False if there are too many."""
         files, descriptor = self._files, self._descriptor
-        pages = min((files.stat_open(descriptor).size - HEADER_BYTES) // PAGE_BYTES, PAGES_MAX)
+        pages = min((files.stat_open(descriptor).size - HEADER_BYTES) // PAGE_BYTES, self._pages_max)
         self._map = files.map(descriptor, HEADER_BYTES + pages * PAGE_BYTES)
         first = HEADER_BYTES // 8
         for page in range(first, first + pages * PAGE_WORDS, PAGE_WORDS):
             if not _owned(self._map.words[page + PID], self._map.words[page + TOUCHED], now_us, OWNED_US_MAX):
                 break
         else:
-            if pages == PAGES_MAX:
+            if pages == self._pages_max:
                 self._drop()
                 return False
             self._map.close()

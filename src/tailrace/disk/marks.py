@@ -185,13 +185,13 @@ class MarkTable:
                 )
         return table.adding(fresh) if fresh else table
 
-    def snapshot(self) -> list[bytes]:
-        """Return the records that replace all before them."""
+    def snapshot(self, ranges_max: int = SNAPSHOT_RANGES_MAX) -> list[bytes]:
+        """Return the records that replace all before them, each with at most `ranges_max` ranges."""
         head = array("Q", (SNAPSHOT, len(self.rewrites)))
         head.extend(number for each in self.rewrites for number in each)
         records = []
-        for at in range(0, max(len(self), 1), SNAPSHOT_RANGES_MAX):
-            firsts, stops = self.firsts[at : at + SNAPSHOT_RANGES_MAX], self.stops[at : at + SNAPSHOT_RANGES_MAX]
+        for at in range(0, max(len(self), 1), ranges_max):
+            firsts, stops = self.firsts[at : at + ranges_max], self.stops[at : at + ranges_max]
             pairs = array("Q", bytes(16 * len(firsts)))
             pairs[::2], pairs[1::2] = firsts, stops
             records.append(_packed((array("Q", (REMOVE, 0)) if at else head) + pairs))

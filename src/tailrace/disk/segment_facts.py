@@ -12,11 +12,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace import settings
 from tailrace.disk.failures import by_system
 from tailrace.disk.segment import listed_bases, read_segment_header, read_trailer, segment_name
 from tailrace.disk.tails import REWRITES, REWRITES_SHIFT
 from tailrace.errors import VersionError
-from tailrace.limits import OFFSET_MAX, SEGMENT_FACTS_MAX
+from tailrace.limits import OFFSET_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
     from tailrace.disk.files import Files
     from tailrace.disk.partition import Partition
     from tailrace.disk.tails import State
+    from tailrace.settings import Tuning
 
 # Stands for the largest time of a segment without known times.
 TIME_UNKNOWN = (1 << 63) - 1
-# The coarsest file systems store times in steps of two seconds: a later change in the same step is not visible.
-STAMP_US = 2_000_000
 UNSETTLED = -1
 # The weight of a partition in the cache, in addition to one for each segment.
 PARTITION_WEIGHT = 16
@@ -132,7 +132,7 @@ class SegmentFacts:
 
     @property
     def weight(self) -> int:
-        """The weight of the facts in the cache, bounded by SEGMENT_FACTS_MAX."""
+        """The weight of the facts in the cache, bounded by `segment_facts_max`."""
         return len(self.listed) + PARTITION_WEIGHT
 
     # Rows.
@@ -255,9 +255,10 @@ def _recompute_reached(reached: array[int], highs: array[int]) -> None:
 
 
 class FactsCache:
-    """The facts of the partitions of a store; evicts the least recently used ones above SEGMENT_FACTS_MAX."""
+    """The facts of the partitions of a store; evicts the least recently used ones above `segment_facts_max`."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: Tuning | None = None) -> None:
+        self.tuning = tuning or settings.TUNING
         # Reentrant, because a signal handler may read while its thread holds the mutex.
         self.mutex = threading.RLock()
         self.known: dict[str, SegmentFacts] = {}
@@ -285,7 +286,7 @@ class FactsCache:
         now = files.now_us()
         stamp = files.modified_us(path)
         listed = array("q", listed_bases(files.list_directory(path)))
-        if not 0 <= stamp <= now - STAMP_US:
+        if not 0 <= stamp <= now - self.tuning.stamp_us:
             stamp = UNSETTLED
         known = self.known.get(path)
         if known is None:
@@ -311,6 +312,7 @@ class FactsCache:
         return kept if sure is None else kept.extended(found[sure:])
 
     def _keep(self, path: str, facts: SegmentFacts) -> SegmentFacts:
+        most = self.tuning.segment_facts_max
         with self.mutex:
             before = self.known.pop(path, None)
             self.weight -= 0 if before is None else before.weight
@@ -318,7 +320,7 @@ class FactsCache:
                 return facts
             self.weight += facts.weight
             self.known[path] = facts
-            while self.weight > SEGMENT_FACTS_MAX and len(self.known) > 1:
+            while self.weight > most and len(self.known) > 1:
                 self.weight -= self.known.pop(next(iter(self.known))).weight
         return facts
 

@@ -12,17 +12,18 @@ from tailrace.limits import SEGMENT_INDEXES_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
+    from tailrace.settings import Tuning
 
 
 class Indexes:
     """What the readers of a store share: the facts, the indexes of sealed segments, and those of active ones so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: Tuning | None = None) -> None:
         # Reentrant, because a signal handler may read while its thread holds the mutex.
         self.mutex = threading.RLock()
         self.sealed: dict[tuple[str, int, int], Index] = {}
         self.active: dict[str, Index] = {}
-        self.facts = FactsCache()
+        self.facts = FactsCache(tuning)
 
     def keep(self, key: tuple[str, int, int], index: Index) -> None:
         """Cache the index of a sealed segment, and evict the oldest above SEGMENT_INDEXES_MAX."""

@@ -83,7 +83,7 @@ class Store:
         # By slot, the first and the last unreadable record of a newest segment that refuses appends.
         self.unreadable: dict[int, tuple[int | None, int | None]] = {}
         self.tails = opened.tails
-        self.indexes = Indexes()
+        self.indexes = Indexes(tuning)
         # By slot and incarnation: a slot may get another topic while a thread still uses the one before.
         self.partitions: dict[tuple[int, int], Partition] = {}
         self.opened: dict[int, Partition] = {}
@@ -106,7 +106,8 @@ class Store:
         # Called after every round of the flusher, in its thread; it must return at once.
         self.on_beat: Callable[[], None] | None = None
         if self.writable and tuning.background:
-            self.context.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us())
+            pages_max = tuning.stats_pages_max
+            self.context.gauges = Gauges.open(files, f"{path}/stats", now_us=files.now_us(), pages_max=pages_max)
         try:
             self.refresh()
             if self.writable and self.tails.words[UNRESOLVED_WORD]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tailrace import settings
 from tailrace.arguments import parse_count, parse_time
 from tailrace.errors import ClosedError, LimitError, PartitionLostError, RecordTooLargeError, TailraceError
 from tailrace.groups.options import parse_choice, parse_topics
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 # The records and bytes of one transaction.
 BATCH_RECORDS_DEFAULT = 8_192
 BATCH_BYTES_MAX = 4 << 20
-# A consumer beats this often within a batch.
-BEAT_SECONDS = 0.1
 
 ON_ERROR = ("raise", "skip", "dead-letter")
 DEAD_SUFFIX = ".dead"
@@ -112,11 +111,12 @@ class Outcome:
         values, add_value, add_key = made.values, made.values.append, made.keys.append
         add_header, add_time = made.headers.append, made.times.append
         monotonic = consumer._monotonic
-        beat_at = monotonic() + BEAT_SECONDS
+        beat_seconds = settings.TUNING.process_beat_seconds
+        beat_at = monotonic() + beat_seconds
         for index, record in enumerate(batch):
             if monotonic() >= beat_at:
                 consumer._beat()
-                beat_at = monotonic() + BEAT_SECONDS
+                beat_at = monotonic() + beat_seconds
             before = len(values)
             try:
                 each = function(record)

@@ -94,7 +94,7 @@ class _Repair:
             )
         if not self.dry_run:
             self.alone = Alone(files, self.path, self.tuning)
-            self.mender = Mender(files, self.path)
+            self.mender = Mender(files, self.path, self.tuning.lost_span_max)
         unfinished = files.stat(f"{self.path}/{UNFINISHED_NAME}") is not None
         log_id, settings = self._identity()
         self._directories()

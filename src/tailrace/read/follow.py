@@ -10,7 +10,7 @@ from tailrace.disk import CATALOG_END_WORD
 from tailrace.errors import TopicNotFoundError
 from tailrace.read.merge import merged, one_by_one
 from tailrace.read.request import Request, check_partitions, open_span, open_spans, present, resolve_point, settled
-from tailrace.read.span import READERS_OPEN_MAX, Span, dropped
+from tailrace.read.span import Span, dropped
 from tailrace.read.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Follower:
         places: IterationPlaces, reading: dict[Span, None], hiding: Hiding,
     ) -> None:  # fmt: skip
         self.engine = engine
+        self.open_max = engine.tuning.readers_open_max
         self.request = request
         # Whether topics may appear and disappear while it reads: patterns, or several names.
         self.several = request.single is None
@@ -167,7 +168,7 @@ class Follower:
             note_hiding(span, self.hiding)
         if added:
             self.spans = sorted([*self.spans, *added], key=lambda span: (span.topic, span.partition.index))
-        if len(self.spans) > READERS_OPEN_MAX:
+        if len(self.spans) > self.open_max:
             for span in self.spans:
                 if span not in self.recently_open:
                     span.reader.close()
@@ -206,7 +207,7 @@ class Follower:
         A follower is mostly woken for this case, and every step saved delivers the record sooner.
         """
         spans = self.spans
-        if len(spans) > READERS_OPEN_MAX:
+        if len(spans) > self.open_max:
             return ()
         words = self.engine.store.tails.words
         found = None
@@ -231,7 +232,7 @@ class Follower:
                 spans.append(span)
                 streams.append(self._while_there(span, end) if self.several else span.forward(end))
         self.reading.update(dict.fromkeys(spans))
-        many = len(self.spans) > READERS_OPEN_MAX and self._make_room(spans)
+        many = len(self.spans) > self.open_max and self._make_room(spans)
         if not self.request.by_time:
             yield from one_by_one(spans, streams, many=many)
         elif streams:
@@ -243,13 +244,13 @@ class Follower:
         Reopening a file costs a walk over its frames to the position, which a busy topic should not pay for each
         record.
         """
-        many = len(spans) > READERS_OPEN_MAX
+        many = len(spans) > self.open_max
         for span in spans:
             span.closes_between_reads = many and self.request.by_time
             self.recently_open.pop(span, None)
         if not many:
             self.recently_open.update(dict.fromkeys(spans))
-        for span in [*self.recently_open][: max(0, len(self.recently_open) - (0 if many else READERS_OPEN_MAX))]:
+        for span in [*self.recently_open][: max(0, len(self.recently_open) - (0 if many else self.open_max))]:
             del self.recently_open[span]
             span.reader.close()
         return many
@@ -263,7 +264,7 @@ class Follower:
                 if not self._is_gone(span):
                     raise dropped(span.topic) from None
                 return span.next
-            if len(self.spans) > READERS_OPEN_MAX:
+            if len(self.spans) > self.open_max:
                 span.reader.close()
             if found < end:
                 span.stop, span.until = found, None

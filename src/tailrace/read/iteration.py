@@ -17,7 +17,7 @@ from tailrace.read.follow import Follower, Hiding, note_hiding
 from tailrace.read.merge import merged, one_by_one, turned
 from tailrace.read.picked import Picked
 from tailrace.read.request import Request, select
-from tailrace.read.span import READERS_OPEN_MAX, Span
+from tailrace.read.span import Span
 from tailrace.read.visibility import still_visible
 from tailrace.records import Record
 
@@ -268,7 +268,7 @@ def _bounded(
         spans.reverse()
     streams = [span.backward() if request.reverse else span.forward(span.stop) for span in spans]
     if not request.by_time:
-        yield from one_by_one(spans, streams, many=len(spans) > READERS_OPEN_MAX)
+        yield from one_by_one(spans, streams, many=len(spans) > engine.tuning.readers_open_max)
     elif streams:
         yield from merged(streams, reverse=request.reverse)
 

@@ -15,11 +15,11 @@ from tailrace.read.arrow import schema
 META = ("topic", "partition", "offset", "timestamp", "key")
 
 # A larger batch is parsed in halves: the parser works on one block, which holds 2 GiB at most.
-_BLOCK_BYTES_MAX = 256 << 20
+BLOCK_BYTES_MAX = 256 << 20
 _OBJECT = b"{}"
 
 
-def json_table(batches: Iterable[Any]) -> Any:
+def json_table(batches: Iterable[Any], block_bytes_max: int = BLOCK_BYTES_MAX) -> Any:
     """Return a pyarrow.Table of record batches (or of a Table or reader of the same schema), with one row per record.
 
     The columns are topic, partition, offset, timestamp and key, then every field that any value has. A field that a
@@ -34,7 +34,7 @@ def json_table(batches: Iterable[Any]) -> Any:
     fields: list[Any] = []
     raws: list[Any] = []
     texts = None
-    for batch in _blocks(batches):
+    for batch in _blocks(batches, block_bytes_max):
         table, raw = _parse(batch.column("value"), texts)
         texts = _text_fields(table.schema) or texts
         metas.append(batch.select(META))
@@ -56,12 +56,12 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _blocks(batches: Iterable[Any]) -> Iterator[Any]:
+def _blocks(batches: Iterable[Any], block_bytes_max: int) -> Iterator[Any]:
     for batch in batches.to_batches() if hasattr(batches, "to_batches") else batches:
         waiting = [batch]
         while waiting:
             block = waiting.pop()
-            if block.num_rows > 1 and block.column("value").nbytes > _BLOCK_BYTES_MAX:
+            if block.num_rows > 1 and block.column("value").nbytes > block_bytes_max:
                 half = block.num_rows // 2
                 waiting += (block.slice(half), block.slice(0, half))
             elif block.num_rows:

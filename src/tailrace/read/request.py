@@ -10,7 +10,7 @@ from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoun
 from tailrace.limits import OFFSET_MAX
 from tailrace.names import is_internal, is_pattern, match
 from tailrace.read.merge import merged
-from tailrace.read.span import READERS_OPEN_MAX, Span, dropped, explained, offset_at
+from tailrace.read.span import Span, dropped, explained, offset_at
 from tailrace.read.visibility import Visibility, visibility_of
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def open_spans(engine: Engine, entries: Sequence[TopicEntry], request: Request) 
     for entry in entries:
         for_topic = request.of(entry)
         spans += [open_span(engine, entry, index, for_topic) for index in _chosen(entry, for_topic)]
-    many = len(spans) > READERS_OPEN_MAX
+    many = len(spans) > engine.tuning.readers_open_max
     if isinstance(request.last, int):
         for span in spans:
             span.closes_between_reads = many

@@ -18,9 +18,7 @@ from tailrace.types import Damage
 if TYPE_CHECKING:
     from tailrace.disk import Partition, Piece, Reader
 
-# With more partitions than this a reader closes its file between two turns: a process has about 1,000 descriptors.
-READERS_OPEN_MAX = 64
-# What such a reader reads in one turn; the chunk with its first frame is in memory anyway.
+# What a reader reads in one turn if it closes its file between two; the chunk with its first frame is in memory anyway.
 TURN_PIECES_MAX = 64
 TURN_BYTES_MAX = CHUNK_BYTES
 

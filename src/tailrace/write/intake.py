@@ -7,11 +7,12 @@ from itertools import islice
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tailrace import settings
 from tailrace.arguments import parse_flag, parse_time, parse_ttl
 from tailrace.disk.frame import NEVER, VALUE_NULLS, Prepared, check_total, prepare, prepare_one
 from tailrace.engine import engine as engines
 from tailrace.errors import LimitError, RecordTooLargeError
-from tailrace.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from tailrace.limits import KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from tailrace.records import encode_data, encode_headers
 
 if TYPE_CHECKING:
@@ -168,8 +169,6 @@ class Rows:
         codec, maximum, _ = recipe
         expiry = self.expiry(now_us, recipe)
         times, since = (now_us, 0) if self.times is None else (self.times, self.since)
-        # Bulk writers split their segments themselves.
-        bytes_max = None if bare else GROUP_BYTES_MAX
         if len(self.values) == 1 and type(value := self.values[0]) is bytes and len(value) <= KEY_BYTES_MAX <= maximum:
             key = self.keys[0] if self.keys else None
             if key is None or (type(key) is bytes and len(key) <= KEY_BYTES_MAX):
@@ -178,6 +177,8 @@ class Rows:
                 time = since + (times if isinstance(times, int) else times[0])
                 each = expiry if isinstance(expiry, int) else 0 if expiry[0] == NEVER else expiry[0]
                 return [prepare_one(value, key, headers, time, codec, each)]
+        # Bulk writers split their segments themselves.
+        bytes_max = None if bare else settings.TUNING.group_bytes_max
         try:
             frames = prepare(self.values, self.keys, self.headers, times, codec, since, bytes_max, expiry)
         except TypeError:
@@ -244,7 +245,7 @@ class ArrowRows:
             from tailrace.write.arrow_intake import content_bytes
 
             for part in parts.values():
-                check_total(content_bytes(self.values, pyarrow().array(part.values)), GROUP_BYTES_MAX)
+                check_total(content_bytes(self.values, pyarrow().array(part.values)), settings.TUNING.group_bytes_max)
         return {index: self._take(pyarrow().array(part.values)) for index, part in parts.items()}
 
     def _take(self, indices: Any) -> ArrowRows:
@@ -255,7 +256,7 @@ class ArrowRows:
     def _may_exceed(self) -> bool:
         """Return whether the bytes may exceed one write; the size of a dictionary array counts each item only once."""
         given = [each for each in (self.values, self.keys) if each is not None]
-        return sum([each.nbytes for each in given]) > GROUP_BYTES_MAX or any(
+        return sum([each.nbytes for each in given]) > settings.TUNING.group_bytes_max or any(
             hasattr(each.type, "value_type") for each in given
         )
 
@@ -266,7 +267,7 @@ class ArrowRows:
 
         if not bare and self._may_exceed():
             size = content_bytes(self.values) + (0 if self.keys is None else content_bytes(self.keys))
-            check_total(size, GROUP_BYTES_MAX)
+            check_total(size, settings.TUNING.group_bytes_max)
         times = now_us if self.times is None else self.times
         expiry = recipe.expiry(self.ttl, now_us)
         frames = prepare_arrow(self.values, self.keys, self.headers, times, codec, expiry)
@@ -349,7 +350,7 @@ def _gathered(values: Iterable[Any], *, limited: bool) -> list[Any]:
         except TypeError:
             # Tombstones, or invalid values, which are refused later.
             size += sum([len(each) for each in some if isinstance(each, (bytes, str))])
-        check_total(size, GROUP_BYTES_MAX)
+        check_total(size, settings.TUNING.group_bytes_max)
     return taken
 
 
@@ -434,4 +435,4 @@ def _present(column: Any) -> Any:
 
 def check_group(frames: Sequence[Prepared]) -> None:
     """Refuse frames that exceed one write to a partition, before anything is written."""
-    check_total(sum([frame.size for frame in frames]), GROUP_BYTES_MAX)
+    check_total(sum([frame.size for frame in frames]), settings.TUNING.group_bytes_max)

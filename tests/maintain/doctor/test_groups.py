@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace import settings
+from tailrace.settings import Tuning
 from tests.doctoring import diagnose, shell
 from tests.processes import start
 
@@ -273,7 +275,7 @@ def test_a_group_that_retention_by_size_is_about_to_overtake(tailrace_log, path)
 def test_no_time_for_the_groups(tailrace_log, path, monkeypatch):
     tailrace_log.topic("orders").extend([b"x"] * 20)
     read_some(tailrace_log, 10)
-    monkeypatch.setattr("tailrace.maintain.doctor.GROUPS_SECONDS", -1.0)
+    monkeypatch.setattr(settings, "TUNING", Tuning(doctor_groups_seconds=-1.0))
     told = found(path)
     assert set(told) == {"not-looked-at"}
     shell(told["not-looked-at"].run)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace import settings
 from tailrace.disk.files import Files
 from tailrace.disk.watch import Watch
 from tailrace.maintain.doctor.commands import Commands, quote
@@ -21,6 +22,7 @@ from tailrace.maintain.doctor.segments import Look
 from tailrace.maintain.doctor.space import Growth, check_room, check_segments, expect, rate_of, seconds_left
 from tailrace.maintain.doctor.state import check_journal, check_lost
 from tailrace.maintain.doctor.surroundings import UNSUPPORTED, check_clock, check_limits, check_mount, check_read_only
+from tailrace.settings import Tuning
 from tailrace.types import Damage
 from tests.doctoring import codes, diagnose, only, shell
 from tests.processes import run
@@ -334,7 +336,7 @@ def test_too_many_namespaces_for_the_time(tmp_path, monkeypatch):
     with tailrace.open(tmp_path / "log") as log:
         for name in ("a", "b"):
             log.namespace(name).close()
-    monkeypatch.setattr("tailrace.maintain.doctor.NAMESPACES_SECONDS", -1.0)
+    monkeypatch.setattr(settings, "TUNING", Tuning(doctor_namespaces_seconds=-1.0))
     found = only(tmp_path / "log", "not-looked-at")
     assert "2 namespaces" in found.what
     shell(found.run)

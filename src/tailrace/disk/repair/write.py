@@ -45,9 +45,10 @@ class RewrittenSegment(NamedTuple):
 class Mender:
     """Writer of one run of a repair, under the log's exclusive lock."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, lost_span_max: int = LOST_SPAN_MAX) -> None:
         self.files = files
         self.path = path
+        self.lost_span_max = lost_span_max
         self.now_us = files.now_us()
         self.time = datetime.fromtimestamp(self.now_us / 1e6, UTC)
         self.stamp = self.time.strftime("%Y%m%dT%H%M%S.%fZ")
@@ -326,8 +327,8 @@ class Mender:
 
     def _notes(self, base: int, hole: Hole, side: str | None) -> Iterator[tuple[bytes, int]]:
         """Yield the body and the span of each placeholder for a hole."""
-        for first in range(hole.first, hole.after, LOST_SPAN_MAX):
-            after = min(hole.after, first + LOST_SPAN_MAX)
+        for first in range(hole.first, hole.after, self.lost_span_max):
+            after = min(hole.after, first + self.lost_span_max)
             note = {
                 "first": base + first,
                 "last": base + after - 1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace import settings
 from tailrace.disk.failures import by_system
 from tailrace.disk.gauges import collect
 from tailrace.disk.opening import OWN_NAMES, RESTORING_NAME, broken_links, lacks_identity, read_identity
@@ -56,7 +57,6 @@ from tailrace.maintain.doctor.surroundings import (
 )
 from tailrace.maintain.namespaces import nameless_in, namespaces_in
 from tailrace.names import IDENTITY_NAME, is_internal
-from tailrace.settings import Tuning
 
 if TYPE_CHECKING:
     from tailrace.disk.catalog import Catalog
@@ -65,9 +65,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Machine", "examine"]
 
-# After this time no further group, or no further namespace, is examined.
-GROUPS_SECONDS = 10.0
-NAMESPACES_SECONDS = 20.0
 # How long a reader waits for records that are being written.
 TIMEOUT_SECONDS = 1.0
 
@@ -187,7 +184,7 @@ class _Examination:
         engine: Engine | None = None
         catalog: Catalog | None = None
         try:
-            engine = Engine(self.files, self.path, "r", False, TIMEOUT_SECONDS, Tuning(background=False))
+            engine = Engine(self.files, self.path, "r", False, TIMEOUT_SECONDS, settings.Tuning(background=False))
             catalog = engine.refresh()
         except RecoveryNeededError:
             # The check of the journal reports this with more detail.
@@ -258,7 +255,7 @@ class _Examination:
         yield from self._guarded("Looking at sizes and times", lambda: self._sizes(opened, found))
 
     def _groups(self, engine: Engine, found: SegmentSurvey) -> Iterator[Finding]:
-        deadline = self.files.monotonic() + GROUPS_SECONDS
+        deadline = self.files.monotonic() + settings.TUNING.doctor_groups_seconds
         groups, left = look_at_groups(engine, self.machine, found.looks, deadline)
         if left:
             what = f"{len(left):,} groups were not looked at, for want of time: {named(left)}."
@@ -299,7 +296,7 @@ class _Examination:
     # Namespaces.
 
     def _namespaces(self) -> Iterator[Finding]:
-        deadline = self.files.monotonic() + NAMESPACES_SECONDS
+        deadline = self.files.monotonic() + settings.TUNING.doctor_namespaces_seconds
         left = []
         for link in broken_links(self.files, self.path):
             yield finding("unreadable", f"{link} is a symbolic link that leads nowhere.", f"ls -ld {quote(link)}")
