@@ -54,12 +54,11 @@ def answering(data: bytes) -> Child:
     return child
 
 
-def test_answers_that_come_together_are_given_one_by_one(monkeypatch):
+def test_answers_that_come_together_are_given_one_by_one():
     child = answering(b'"one"\n[2]\n"half')
     assert (child.answer(), child.answer()) == ("one", [2])
-    monkeypatch.setattr(children, "ANSWER_SECONDS_MAX", 0.0)
     with pytest.raises(RuntimeError, match="says nothing"):
-        child.answer()
+        child.answer(seconds_max=0.0)
 
 
 def test_a_request_is_read_in_the_child(monkeypatch):

@@ -30,13 +30,12 @@ def test_the_file_is_removed_after_a_failure(tmp_path):
 def test_copies_start_again_where_the_memory_ends(monkeypatch):
     made = []
     monkeypatch.setattr(plain, "bytearray", lambda size: made.append(bytearray(size)) or made[-1], raising=False)
-    monkeypatch.setattr(plain, "MEMORY_BYTES", 8)
-    with plain.copied(b"abc") as copy:
+    with plain.copied(b"abc", 8) as copy:
         copy(1)
         assert made[0] == b"abc" + bytes(5)
         copy(7)
     # A value that is larger than the memory is copied as well.
-    with plain.copied(b"0123456789") as copy:
+    with plain.copied(b"0123456789", 8) as copy:
         copy(2)
     assert made == [b"abcabc" + bytes(2), b"0123456789"]
 

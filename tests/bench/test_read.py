@@ -20,9 +20,8 @@ def made(tmp_path, log, **options):
     return read.cases(tmp_path, log, **{**settings, **options})
 
 
-def test_every_system_gets_the_same_records(tmp_path, log, monkeypatch):
-    monkeypatch.setattr(read, "RECORDS_MAX", 400)
-    cases = made(tmp_path, log, seconds=2.5)
+def test_every_system_gets_the_same_records(tmp_path, log):
+    cases = made(tmp_path, log, seconds=2.5, records_max=400)
     values = [record.value for record in log.topic(read.TOPIC).read()]
     # Half of the full time is half of the records.
     assert len(values) == 200

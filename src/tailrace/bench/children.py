@@ -37,9 +37,9 @@ class Child:
         self.output = self.process.stdout.fileno()
         self.unread = b""
 
-    def answer(self) -> Any:
+    def answer(self, seconds_max: float = ANSWER_SECONDS_MAX) -> Any:
         """Return the next answer; raise RuntimeError if the child ended or did not answer in time."""
-        deadline = monotonic() + ANSWER_SECONDS_MAX
+        deadline = monotonic() + seconds_max
         while b"\n" not in self.unread:
             ready, _, _ = select.select([self.output], [], [], max(0.0, deadline - monotonic()))
             data = os.read(self.output, 1 << 20) if ready else b""

@@ -51,10 +51,10 @@ def appended(path: Path, data: bytes, *, synced: bool) -> Iterator[Callable[[int
 
 
 @contextmanager
-def copied(data: bytes) -> Iterator[Callable[[int], None]]:
+def copied(data: bytes, memory_bytes: int = MEMORY_BYTES) -> Iterator[Callable[[int], None]]:
     """Yield a function that copies the same bytes into memory, one copy after the other."""
     size = len(data)
-    target = memoryview(bytearray(max(MEMORY_BYTES, size)))
+    target = memoryview(bytearray(max(memory_bytes, size)))
     last = len(target) - size
 
     def copy(count: int) -> None:

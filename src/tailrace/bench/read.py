@@ -39,11 +39,12 @@ def cases(
     batch: int,
     threads: int,
     processes: int,
+    records_max: int = RECORDS_MAX,
 ) -> list[Case]:
     """Return the cases; the data, in proportion to `seconds`, was written just before and is in memory."""
     values = values_of(value_bytes, batch)
     share = min(1.0, seconds / SECONDS_FULL)
-    times = max(1, int(share * min(BYTES_MAX // (batch * value_bytes), RECORDS_MAX // batch)))
+    times = max(1, int(share * min(BYTES_MAX // (batch * value_bytes), records_max // batch)))
     records = times * batch
     own.filled(log, TOPIC, values, times)
     path = directory / "plain"
