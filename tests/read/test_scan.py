@@ -5,10 +5,8 @@ Every log is real: records are appended through the public interface, damage is 
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import threading
 import tomllib
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -18,16 +16,12 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tailrace
 from tailrace.errors import (
     ClosedError,
     CorruptionError,
-    ForkedError,
     OffsetOutOfRangeError,
-    ThreadError,
     TopicNotFoundError,
 )
 
@@ -273,91 +267,6 @@ class TestPlaces:
         assert [*taken, *topic.read(stop={1: left}, partition=1, reverse=True)] == [*topic.read(partition=1)][::-1]
 
 
-class TestOrder:
-    def test_last_counts_over_all_partitions_and_gives_log_order(self, log):
-        topic = log.topic("orders", partitions=3)
-        numbered(topic, 30, partition=0, step=10)
-        numbered(topic, 30, partition=1, step=10, time=TIME + 3)
-        numbered(topic, 5, partition=2, step=10, time=TIME - 10_000)
-        last = list(topic.read(last=5))
-        assert [(record.partition, record.offset) for record in last] == [(0, 28), (0, 29), (1, 27), (1, 28), (1, 29)]
-        merged = list(topic.read(last=5, order="time"))
-        assert [record.timestamp_us for record in merged] == sorted(record.timestamp_us for record in last)
-        assert list(topic.read(last=5, order="time", reverse=True)) == merged[::-1]
-        assert topic.read(last=5).count() == 5
-        assert values(topic.read(last=0)) == []
-        assert len(list(topic.read(last=1000))) == 65
-
-    def test_many_last_records_of_one_partition(self, log):
-        topic = log.topic("orders")
-        numbered(topic, 30_000, frame=1_000)
-        assert values(topic.read(last=25_000)) == [*range(5_000, 30_000)]
-
-    def test_reverse(self, log):
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 500)
-        backwards = [*range(500)][::-1]
-        assert values(topic.read(reverse=True)) == backwards
-        assert values(topic.read(reverse=True, limit=9)) == backwards[:9]
-        assert values(topic.read(10, 20, reverse=True)) == [*range(10, 20)][::-1]
-        assert [int(record.value) for batch in topic.read(reverse=True).batches(40) for record in batch] == backwards
-        table = topic.read(reverse=True, limit=100).to_arrow()
-        assert table.column("offset").to_pylist() == backwards[:100]
-
-    @given(st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=6), min_size=1, max_size=4))
-    def test_by_time_is_the_merge_of_the_partitions(self, tmp_path_factory, runs):
-        """Against a model: repeatedly the head with the smallest (timestamp, partition), over unsorted partitions."""
-        with tailrace.open(tmp_path_factory.mktemp("log"), durable=False) as log:
-            topic = log.topic("orders", partitions=len(runs))
-            for partition, frames in enumerate(runs):
-                for time, count in frames:
-                    times = [TIME + (time * 3 + at * 2) % 7 for at in range(count)]
-                    topic.extend([b"v"] * count, timestamps=times, partition=partition)
-            queues = [[*topic.read(partition=partition)] for partition in range(len(runs))]
-            expected = []
-            while any(queues):
-                queue = min(
-                    (queue for queue in queues if queue), key=lambda queue: (queue[0].timestamp_us, queue[0][1])
-                )
-                expected.append(queue.pop(0))
-            assert list(topic.read(order="time")) == expected
-            assert [record for batch in topic.read(order="time").batches(3) for record in batch] == expected
-            table = topic.read(order="time").to_arrow()
-            places = zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True)
-            assert [*places] == [(record.partition, record.offset) for record in expected]
-
-    def test_by_time_newest_first(self, log):
-        topic = log.topic("orders", partitions=2)
-        numbered(topic, 100, partition=0, step=2, frame=9)
-        numbered(topic, 100, partition=1, step=2, time=TIME + 1, frame=4)
-        forward = list(topic.read(order="time"))
-        assert [record.timestamp_us for record in forward] == [*range(TIME, TIME + 200)]
-        assert list(topic.read(order="time", reverse=True)) == forward[::-1]
-        table = topic.read(order="time", reverse=True, limit=30).to_arrow()
-        assert table.column("timestamp").to_pylist() == [record.timestamp for record in forward[::-1][:30]]
-
-    def test_turned_batches_keep_keys_headers_and_nulls(self, log):
-        topic = log.topic("orders")
-        topic.extend(
-            [b"a", None, b"", b"d"], keys=[b"1", b"2", None, b"4"], headers=[{"x": b"1"}, {}, None, {"y": b"2"}]
-        )
-        expected = [*topic.read()][::-1]
-        (batch,) = topic.read(reverse=True).batches()
-        assert [*batch] == expected
-        assert batch.to_arrow().column("value").to_pylist() == [b"d", b"", None, b"a"]
-        assert batch.to_arrow().column("key").to_pylist() == [b"4", None, b"2", b"1"]
-
-    def test_more_partitions_than_descriptors_for_them(self, log):
-        topic = log.topic("wide", partitions=150)
-        before = len(os.listdir("/proc/self/fd"))
-        for partition in range(150):
-            numbered(topic, 4, partition=partition, frame=2, time=TIME + partition, step=1_000)
-        times = [record.timestamp_us for record in topic.read(order="time")]
-        assert times == sorted(times)
-        assert len(times) == 600
-        assert len(os.listdir("/proc/self/fd")) - before < 400
-
-
 def damaged(log):
     """A topic of 40 frames with a byte changed in the middle of them."""
     topic = log.topic("orders")
@@ -416,117 +325,6 @@ class TestDamage:
         for _ in range(2):
             with pytest.raises(CorruptionError):
                 list(iterator)
-
-
-class TestTrimAndDrop:
-    def test_a_trim_before_the_first_record_moves_the_beginning(self, log):
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 1_000, frame=50)
-        scan = topic.read()
-        batches = scan.batches(max_records=50)
-        topic.trim(500)
-        assert next(iter(batches))[0].offset == 500
-
-    def test_a_trim_under_a_reader_raises_rather_than_skips(self, log):
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 5_000, frame=50)
-        iterator = iter(topic.read())
-        next(iterator)
-        topic.trim(4_500)
-        with pytest.raises(OffsetOutOfRangeError):
-            list(iterator)
-
-    def test_a_dropped_topic(self, log):
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 5_000, frame=50)
-        iterator = iter(topic.read())
-        next(iterator)
-        topic.drop()
-        with pytest.raises(TopicNotFoundError, match="dropped"):
-            list(iterator)
-
-
-class TestThreadsForksAndClosing:
-    @pytest.mark.parametrize("follow", [False, True])
-    def test_an_iteration_that_was_left_holds_no_file_open(self, log, follow):
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 2_000, frame=50)
-        before = len(os.listdir("/proc/self/fd"))
-        scan = topic.read(follow=follow)
-        for record in scan:
-            if record.offset == 700:
-                break
-        assert len(os.listdir("/proc/self/fd")) == before
-        assert scan.positions == {("orders", 0): 701}
-        assert scan.first().offset == 0
-        assert len(os.listdir("/proc/self/fd")) == before
-
-    def test_through_mapped_memory(self, log):
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 2_000, frame=50)
-        with tailrace.open(log.location, io="mmap") as mapped:
-            twin = mapped.topic("orders")
-            assert values(twin.read()) == [*range(2_000)]
-            assert twin.read().to_arrow() == topic.read().to_arrow()
-            assert values(twin.read(reverse=True)) == [*range(2_000)][::-1]
-
-    def test_two_threads_at_once(self, log):
-        topic = log.topic("orders")
-        topic.append("1")
-        iterator = iter(topic.read(follow=True, timeout=30))
-        assert next(iterator).value == b"1"
-        found = []
-        thread = threading.Thread(target=lambda: found.append(next(iterator)))
-        thread.start()
-        iteration = iterator._iteration
-        while not iteration.mutex.locked():
-            thread.join(0.001)
-        with pytest.raises(ThreadError):
-            next(iterator)
-        topic.append("2")
-        thread.join(10)
-        assert [record.value for record in found] == [b"2"]
-
-    def test_a_forked_child_may_not_go_on_with_an_iterator(self, log):
-        topic = log.topic("orders")
-        numbered(topic, 50)
-        log.sync()
-        scan = topic.read()
-        iterator, batches = iter(scan), scan.batches(5)
-        next(iterator), next(batches)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            told = b""
-            for forked in (iterator, batches):
-                try:
-                    next(forked)
-                    told += b"read "
-                except ForkedError:
-                    told += b"forked "
-            try:
-                told += str(len(list(scan))).encode()
-            finally:
-                os.write(writing, told)
-                os._exit(0)
-        os.waitpid(child, 0)
-        told = os.read(reading, 100)
-        os.close(reading), os.close(writing)
-        assert told == b"forked forked 50"
-        assert next(iterator).value == b"1"
-
-    def test_a_closed_log(self, tmp_path):
-        log = tailrace.open(tmp_path / "log", durable=False)
-        topic = log.topic("orders", segment_bytes=4096)
-        numbered(topic, 5_000, frame=50)
-        scan = topic.read()
-        iterator = iter(scan)
-        next(iterator)
-        log.close()
-        with pytest.raises(ClosedError):
-            list(iterator)
-        with pytest.raises(ClosedError):
-            list(scan)
 
 
 class TestMissingSegments:

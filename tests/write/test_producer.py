@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import pickle
 import threading
@@ -14,7 +13,6 @@ import pytest
 import tailrace
 from tailrace import errors
 from tailrace.disk.files import Files
-from tailrace.write.futures import PendingPosition
 from tests.full_disk import FullDisk
 
 
@@ -114,53 +112,6 @@ def test_lingering_gathers_and_flushing_ends_it(log):
 def test_a_short_linger_sends_without_being_asked(log):
     with log.topic("orders").producer(linger="1ms") as sending:
         assert sending.append("x").result(20) == (0, 0)
-
-
-# Futures.
-
-
-def test_futures_are_those_of_the_standard_library(log):
-    with log.topic("orders").producer(linger="20ms") as sending:
-        futures = [sending.append(str(number)) for number in range(5)]
-        assert all(isinstance(future, concurrent.futures.Future) for future in futures)
-        done, pending = concurrent.futures.wait(futures, timeout=20)
-        assert (len(done), len(pending)) == (5, 0)
-        assert sorted(future.result() for future in concurrent.futures.as_completed(futures, 20)) == [
-            (0, number) for number in range(5)
-        ]
-        called = []
-        waiting = sending.append("x")
-        waiting.add_done_callback(lambda future: called.append(future.result()))
-        assert waiting.exception(20) is None
-        sending.flush()
-        waiting.add_done_callback(lambda future: called.append(future.result()))
-        deadline = time.monotonic() + 10
-        while len(called) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        assert called == [(0, 5), (0, 5)]
-        assert not waiting.cancel()
-        assert not waiting.cancelled()
-        assert "finished" in repr(waiting)
-
-
-def test_futures_can_be_awaited(log):
-    async def write():
-        futures = [asyncio.wrap_future(sending.append(str(number))) for number in range(5)]
-        return await asyncio.gather(*futures)
-
-    with log.topic("orders").producer() as sending:
-        assert asyncio.run(write()) == [(0, number) for number in range(5)]
-
-
-def test_waiting_for_a_future_may_time_out(log):
-    with log.topic("orders").producer(linger="1h") as sending:
-        future = sending.append("x")
-        with pytest.raises(concurrent.futures.TimeoutError):
-            future.result(0.02)
-        with pytest.raises(concurrent.futures.TimeoutError):
-            future.exception(0.02)
-    assert future.result(0) == (0, 0)
 
 
 # Back-pressure.
@@ -385,15 +336,6 @@ def test_producers_and_futures_do_not_pickle(log):
 def test_making_a_producer_creates_nothing(log):
     log.topic("orders").producer().close()
     assert log.topics() == []
-
-
-def test_a_future_costs_little_until_somebody_waits(log):
-    with log.topic("orders").producer(linger="1h") as sending:
-        future = sending.append("x")
-        assert "_condition" not in future.__dict__
-        assert isinstance(future, PendingPosition)
-        with pytest.raises(AttributeError):
-            future.nothing
 
 
 # Ends that meet: flushing, syncing and closing from several threads, and from callbacks.

@@ -11,7 +11,7 @@ from tailrace.disk import codec
 from tailrace.disk.commit import Committer
 from tailrace.disk.partition import Partition
 from tailrace.disk.writer import Writer
-from tests.write.test_recreated import once
+from tests.recreating import once
 
 pytest.importorskip("lz4")
 VALUE = b"a value that a codec can make smaller " * 40

@@ -1,4 +1,4 @@
-"""Topics that grow, or are dropped and made again, between the appends to them and the write of these."""
+"""Sending batches into a topic that grows, or is dropped and made again, between the appends and the write."""
 
 from __future__ import annotations
 
@@ -11,120 +11,14 @@ import pytest
 import tailrace
 from tailrace import errors
 from tailrace.disk.store import Store
-from tailrace.local.transaction import Share
 from tailrace.write.futures import PendingBatch
-from tailrace.write.partitioner import murmur2
-
-KEYS = [b"key %d" % number for number in range(40)]
-HASHES = {"crc32": zlib.crc32, "murmur2": murmur2}
+from tests.recreating import CHANGES, KEYS, again, check_places, grow, once
 
 
 @pytest.fixture
 def log(tmp_path):
     with tailrace.open(tmp_path / "shop") as log:
         yield log
-
-
-def again(log, **settings):
-    """Drop the topic and make its successor, as somebody else would."""
-    log.topic("orders").drop()
-    log.topic("orders", **settings)
-
-
-def grow(log, partitions):
-    log.topic("orders").alter(partitions=partitions)
-
-
-# From how many partitions, and what happens.
-CHANGES = [
-    pytest.param(4, lambda log: again(log, partitions=1), id="one again"),
-    pytest.param(3, lambda log: again(log, partitions=2), id="fewer again"),
-    pytest.param(1, lambda log: again(log, partitions=4), id="more again"),
-    pytest.param(3, lambda log: again(log, partitions=3, partitioner="murmur2"), id="by another hash"),
-    pytest.param(1, lambda log: grow(log, 4), id="from one"),
-    pytest.param(2, lambda log: grow(log, 3), id="grown"),
-]
-
-
-def once(monkeypatch, owner, name, action, *, at=1):
-    """Do something right before one call of a method; the others are as ever."""
-    original, calls = getattr(owner, name), []
-
-    def method(*arguments, **more):
-        calls.append(name)
-        if len(calls) == at:
-            action()
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(owner, name, method)
-    return calls
-
-
-def check_places(topic, keys=KEYS):
-    """Every record once, in the partition of its key, and in each partition as they were given."""
-    settings = topic.settings
-    found = defaultdict(list)
-    for record in topic.read():
-        found[record.partition].append((record.key, record.value))
-    wanted = defaultdict(list)
-    for number, key in enumerate(keys):
-        wanted[HASHES[settings["partitioner"]](key) % settings["partitions"]].append((key, b"%d" % number))
-    assert dict(found) == dict(wanted)
-
-
-# Transactions.
-
-
-@pytest.mark.parametrize(("partitions", "change"), CHANGES)
-def test_a_transaction_places_its_records_by_the_topic_that_takes_them(log, monkeypatch, partitions, change):
-    topic = log.topic("orders", partitions=partitions)
-    calls = once(monkeypatch, Share, "frames", lambda: change(log))
-    with log.transaction() as tx:
-        tx.append("orders", "0", key=KEYS[0])
-        tx.extend("orders", [str(number) for number in range(1, len(KEYS))], keys=KEYS[1:])
-        tx.append("other", "beside")
-    assert calls
-    check_places(topic)
-    assert [record.text for record in log.topic("other").read()] == ["beside"]
-    [_, first], [_, rest], _ = tx.positions
-    [(index, offsets)] = first.items()
-    assert topic.get(offsets[0], index).value == b"0"
-    values = {topic.get(offset, index).text for index, offsets in rest.items() for offset in offsets}
-    assert values == {str(number) for number in range(1, len(KEYS))}
-
-
-def test_a_transaction_for_a_partition_that_is_gone_writes_nothing(log, monkeypatch):
-    topic = log.topic("orders", partitions=3)
-    log.topic("other").append("there")
-    once(monkeypatch, Share, "frames", lambda: again(log, partitions=2))
-    tx = log.transaction().__enter__()
-    tx.append("orders", "lost", partition=2)
-    tx.append("other", "lost")
-    with pytest.raises(ValueError, match="no partition 2: the topic has 2"):
-        tx.__exit__(None)
-    assert topic.read().count() == 0
-    assert log.topic("other").read().count() == 1
-
-
-def test_a_transaction_that_expects_an_offset_in_a_partition_that_is_gone(log, monkeypatch):
-    """While the topic beside it is still to be made, which is when offsets are compared before anything is."""
-    topic = log.topic("orders", partitions=3)
-    once(monkeypatch, Share, "frames", lambda: again(log, partitions=1))
-    tx = log.transaction().__enter__()
-    tx.append("orders", "lost", partition=2, expect_offset=0)
-    tx.append("other", "lost")
-    with pytest.raises(ValueError, match="no partition 2: the topic has 1"):
-        tx.__exit__(None)
-    assert topic.read().count() == 0
-    assert {info.records for info in log.topics()} == {0}
-
-
-def test_a_transaction_whose_topic_has_another_maximum_by_now(log, monkeypatch):
-    log.topic("orders", max_record_bytes=100)
-    once(monkeypatch, Share, "frames", lambda: again(log, max_record_bytes=10))
-    with pytest.raises(errors.RecordTooLargeError), log.transaction() as tx:
-        tx.append("orders", "x" * 50)
-    assert log.topic("orders").read().count() == 0
 
 
 # Producers.
