@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,7 +11,8 @@ import pytest
 import tailrace
 from tailrace.disk.backup_point import LINKS, Moment
 from tailrace.disk.files import Files, remove_tree
-from tailrace.errors import CorruptionError, NotALogError, OpenError, ReadOnlyError, StorageError
+from tailrace.errors import CorruptionError, ReadOnlyError, StorageError
+from tests.backing_up import everything, fill, restored, texts
 from tests.processes import in_fork
 from tests.rigs.sim import PASSIVE, Fail, Process
 from tests.rigs.sim.backups import Bench, back_up, operations
@@ -26,38 +25,6 @@ from tests.rigs.sim.witness import Finding
 def log(tmp_path):
     with tailrace.open(tmp_path / "log") as log:
         yield log
-
-
-def fill(log, count=100):
-    topic = log.topic("orders", segment_bytes=8192)
-    for number in range(count):
-        topic.append(f"order {number} " + "x" * 300, durable=False)
-    log.sync()
-    return topic
-
-
-def texts(log, name="orders"):
-    return [record.text for record in log.topic(name).read()]
-
-
-def restored(backup: Path) -> list[str]:
-    to = backup.parent / "again"
-    shutil.rmtree(to, ignore_errors=True)
-    tailrace.Log.restore(backup, to)
-    with tailrace.open(to) as again:
-        return texts(again)
-
-
-def everything(path: Path) -> dict[str, bytes | str | None]:
-    """All that lies below a directory: bytes of files, targets of links, None for directories."""
-    found: dict[str, bytes | str | None] = {}
-    for each in sorted(path.rglob("*")):
-        name = str(each.relative_to(path))
-        if each.is_symlink():
-            found[name] = os.readlink(each)
-        else:
-            found[name] = each.read_bytes() if each.is_file() else None
-    return found
 
 
 # A log of which something is missing.
@@ -105,139 +72,6 @@ def test_a_first_backup_of_a_damaged_log_speaks_of_none_before(log, tmp_path):
 
 
 # Files that are not its own.
-
-
-def _photos(to: Path, other: Path) -> str:
-    (to / "data" / "photos").mkdir(parents=True)
-    (to / "data" / "photos" / "a.jpg").write_text("precious")
-    return "data/photos"
-
-
-def _linked_data(to: Path, other: Path) -> str:
-    to.mkdir()
-    (to / "data").symlink_to(other)
-    return "data"
-
-
-def _data_file(to: Path, other: Path) -> str:
-    to.mkdir()
-    (to / "data").write_text("precious")
-    return "data"
-
-
-def _linked_lock(to: Path, other: Path) -> str:
-    to.mkdir()
-    (to / "lock").symlink_to(other / "new")
-    return "lock"
-
-
-def _hexadecimal(to: Path, other: Path) -> str:
-    inside = to / "data" / ("0123456789abcdef" * 2)
-    inside.mkdir(parents=True)
-    (inside / "letter").write_text("precious")
-    return f"data/{inside.name}/letter"
-
-
-FOREIGN = [_photos, _linked_data, _data_file, _linked_lock, _hexadecimal]
-
-
-@pytest.mark.parametrize("make", FOREIGN)
-def test_a_directory_of_somebody_else_is_left_alone(log, tmp_path, make):
-    fill(log, 3)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "thesis").write_text("precious")
-    name = make(tmp_path / "to", other)
-    before = everything(tmp_path / "to"), everything(other)
-    with pytest.raises(NotALogError, match=f"it holds '{name}'") as told:
-        log.backup(tmp_path / "to")
-    assert "Nothing was written" in told.value.hint
-    assert (everything(tmp_path / "to"), everything(other)) == before
-
-
-@pytest.mark.parametrize("where", [".DS_Store", "0123", "link", "LOG/sub", "LOG/letter", "LOG/link", "LOG/linked.seg"])
-def test_what_somebody_put_into_a_backup_is_named_and_left_alone(log, tmp_path, where):
-    topic = fill(log)
-    backup, other = tmp_path / "backup", tmp_path / "other"
-    report = log.backup(backup)
-    other.mkdir()
-    (other / "thesis").write_text("precious")
-    where = where.replace("LOG", report.id)
-    path = backup / "data" / where
-    if where.endswith("linked.seg"):
-        # It has the very name of a copy.
-        path = max(path.parent.iterdir())
-        where = f"{report.id}/{path.name}"
-        path.rename(other / path.name)
-        path.symlink_to(other / path.name)
-    elif where.endswith("link"):
-        path.symlink_to(other)
-    elif where.endswith(("sub", "0123")):
-        path.mkdir()
-    else:
-        path.write_text("precious")
-    before = everything(backup), everything(other)
-    topic.append("new")
-    with pytest.raises(NotALogError, match=f"'data/{where}'.*which no backup makes") as told:
-        log.backup(backup)
-    assert "move this away" in told.value.hint
-    assert (everything(backup), everything(other)) == before
-    if not where.endswith(".seg"):
-        path.rename(tmp_path / "aside")
-        assert log.backup(backup).records == 101
-
-
-def test_what_comes_into_a_backup_while_it_is_made_is_left_alone(log, tmp_path):
-    """It is swept at the end, but not of what is somebody else's: the next backup names that."""
-    topic = fill(log)
-    backup, other = tmp_path / "backup", tmp_path / "other"
-    log.backup(backup)
-    topic.append("new")
-    other.mkdir()
-    (other / "thesis").write_text("precious")
-
-    def progress(done, total):
-        (backup / "data" / "letter").write_text("precious")
-        for name in ("link", "0123456789abcdef" * 2):
-            if not (backup / "data" / name).is_symlink():
-                (backup / "data" / name).symlink_to(other)
-
-    assert log.backup(backup, progress=progress).records == 101
-    assert (backup / "data" / "letter").read_text() == (other / "thesis").read_text() == "precious"
-    assert (backup / "data" / "link").is_symlink()
-    with pytest.raises(NotALogError, match="which no backup makes"):
-        log.backup(backup)
-
-
-def test_a_backup_is_not_made_inside_another(log, tmp_path):
-    fill(log, 3)
-    report = log.backup(tmp_path / "backup")
-    before = everything(tmp_path / "backup")
-    for below in ("inner", "data/inner", f"data/{report.id}/inner"):
-        with pytest.raises(OpenError, match="lies inside the backup"):
-            log.backup(tmp_path / "backup" / below)
-    assert everything(tmp_path / "backup") == before
-    # One that was moved there is not removed either.
-    log.backup(tmp_path / "second")
-    (tmp_path / "second").rename(tmp_path / "backup" / "data" / ("ab" * 16))
-    before = everything(tmp_path / "backup")
-    with pytest.raises(NotALogError, match=r"backup\.json"):
-        log.backup(tmp_path / "backup")
-    assert everything(tmp_path / "backup") == before
-
-
-def test_copies_of_another_log_are_not_removed_for_want_of_a_manifest(log, tmp_path):
-    fill(log, 3)
-    with tailrace.open(tmp_path / "other") as other:
-        other.topic("orders").append("only copy")
-        other.backup(tmp_path / "backup")
-    (tmp_path / "backup" / "backup.json").rename(tmp_path / "backup.json")
-    before = everything(tmp_path / "backup")
-    with pytest.raises(OpenError, match="copies of another log"):
-        log.backup(tmp_path / "backup")
-    assert everything(tmp_path / "backup") == before
-    (tmp_path / "backup.json").rename(tmp_path / "backup" / "backup.json")
-    assert restored(tmp_path / "backup") == ["only copy"]
 
 
 def test_a_tree_is_removed_and_not_what_its_links_lead_to(tmp_path):
@@ -341,35 +175,6 @@ def test_without_links_a_damaged_header_is_damage(log, tmp_path, monkeypatch):
 # What is left over.
 
 
-def test_leftovers_are_removed_before_anything_is_copied(log, tmp_path):
-    """Of a killed backup: they may take the room that the next one needs."""
-    topic = fill(log)
-    backup = tmp_path / "backup"
-    report = log.backup(backup)
-    named = everything(backup)
-    data = backup / "data"
-    whole = f"00000001-00000-{0:020d}-{1:016x}-a0-{2:08x}"
-    left = [
-        data / report.id / f"00000001-00000-{80:020d}.part",
-        data / report.id / f"{whole}.seg",
-        data / report.id / f"{whole}-damaged-{3:08x}.seg",
-        data / ("ab" * 16) / f"{whole}.seg",
-    ]
-    for path in left:
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(bytes(160))
-    topic.append("new")
-    seen = []
-
-    def progress(done, total):
-        if not seen:
-            seen.append({name for name in everything(backup) if not name.endswith(".part")})
-
-    log.backup(backup, progress=progress)
-    assert seen == [set(named)]
-    assert len(restored(backup)) == 101
-
-
 def _doubtful_manifest(seed: int) -> tuple[int, Finding | None]:
     """The sync of a manifest's name fails, another backup begins, and the power goes before each of its operations."""
     bench = Bench(seed)
@@ -453,51 +258,3 @@ def test_a_read_only_disk_of_the_backup_is_told(log, tmp_path, monkeypatch):
     with pytest.raises(ReadOnlyError, match="backup is read-only") as told:
         log.backup(tmp_path / "backup")
     assert "file system of the backup" in told.value.hint
-
-
-# Manifests.
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda good: good.replace(b'"bytes": ', b'"bytes": 1e999, "x": ', 1),
-        lambda good: b"[" * 4_096 + b"\n",
-        lambda good: b'{"tailrace_backup": 1e999}\n',
-        lambda good: b"7\n",
-        lambda good: b"",
-    ],
-)
-def test_a_damaged_manifest_is_always_told_as_that(log, tmp_path, damage):
-    fill(log, 3)
-    backup = tmp_path / "backup"
-    log.backup(backup)
-    path = backup / "backup.json"
-    path.write_bytes(damage(path.read_bytes()))
-    before = everything(backup)
-    with pytest.raises(CorruptionError, match="manifest"):
-        log.backup(backup)
-    with pytest.raises(CorruptionError, match="manifest"):
-        tailrace.Log.restore(backup, tmp_path / "again")
-    assert everything(backup) == before
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"[" * 50_000,
-        b"7",
-        b'{"made_us": 1, "logs": []}',
-        b'{"made_us": 1, "logs": [7]}',
-        b'{"made_us": 1e999, "logs": []}',
-        b'{"made_us": 1, "logs": [{"id": "ab", "namespace": ["/"], "settings": {}, "topics": {}, "partitions": []}]}',
-        b'{"made_us": 1, "logs": [{"partitions": [[1, 0, 1, [], [[]]]]}]}',
-    ],
-)
-def test_a_manifest_of_nonsense_with_a_right_checksum(body):
-    from tailrace.disk.frame import crc32c
-    from tailrace.maintain.backup.manifest import decode
-
-    head = b'{"tailrace_backup": 1, "crc32c": "%08x", "bytes": %d}\n' % (crc32c(body), len(body))
-    with pytest.raises(CorruptionError, match="manifest"):
-        decode(head + body, "backup.json")

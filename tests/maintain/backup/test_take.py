@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 
 import tailrace
 from tailrace.disk.backup_point import LINKS
-from tailrace.engine import engine as engines
 from tailrace.errors import (
     CorruptionError,
     DiskFullError,
@@ -25,9 +23,7 @@ from tailrace.errors import (
     OpenError,
     ReadOnlyError,
     StorageError,
-    VersionError,
 )
-from tailrace.maintain.backup.manifest import read_manifest
 
 
 @pytest.fixture
@@ -176,57 +172,6 @@ def test_a_partition_with_the_slot_of_a_dropped_topic(log, tmp_path):
         assert texts(copy) == texts(log) == [(1, 0, None, b"in the second")]
 
 
-def test_only_what_is_new_is_copied(log, tmp_path):
-    topic = fill(log, count=1_900)
-    first = log.backup(tmp_path / "backup")
-    same = log.backup(tmp_path / "backup")
-    assert (same.copied_files, same.copied_bytes, same.files) == (0, 0, first.files)
-    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "backup").glob("data/*/*")}
-    topic.append("one more", partition=1)
-    second = log.backup(tmp_path / "backup")
-    assert second.copied_files == 1
-    assert second.copied_bytes < 4096
-    kept = {path.name: path.stat().st_ino for path in (tmp_path / "backup").glob("data/*/*")}
-    assert sum(inodes.get(name) == inode for name, inode in kept.items()) == first.files - 1
-    with restored(tmp_path) as again:
-        assert texts(again) == texts(log)
-
-
-def test_a_file_that_is_gone_from_the_backup_is_copied_again(log, tmp_path):
-    fill(log)
-    log.backup(tmp_path / "backup")
-    gone, cut = sorted((tmp_path / "backup").glob("data/*/00000001-*"))[:2]
-    gone.unlink()
-    cut.write_bytes(cut.read_bytes()[:-1])
-    assert log.backup(tmp_path / "backup").copied_files == 2
-    with restored(tmp_path) as again:
-        assert texts(again) == texts(log)
-
-
-def test_another_end_of_the_same_segment_is_copied_again(log, tmp_path):
-    """A power cut takes the unsynced end of a segment away, and others come in its place with the same size."""
-    fill(log, partitions=1, count=3)
-    log.backup(tmp_path / "backup")
-    (path,) = segments(tmp_path / "log")
-    manifest = read_manifest(engines.FILES, str(tmp_path / "backup"))
-    assert manifest is not None
-    (part,) = [part for part in manifest.logs[0].partitions if part.slot]
-    assert part.segments[0].chain == part.state.chain
-    log.close()
-    data = bytearray(path.read_bytes())
-    position = part.state.position
-    path.write_bytes(bytes(data[:64]) + bytes(position - 64))
-    (tmp_path / "log" / "tails").unlink()
-    with tailrace.open(tmp_path / "log") as other:
-        other.topic("orders").extend([f"ORDERS {number}" for number in range(3)], keys=["0", "1", "2"])
-        block = other.engine.store.tails.read_block(1)
-        assert block is not None
-        assert block[1].position == position
-        assert other.backup(tmp_path / "backup").copied_files == 1
-        with restored(tmp_path) as again:
-            assert texts(again) == texts(other)
-
-
 # Where it may go.
 
 
@@ -259,38 +204,6 @@ def test_what_is_refused(log, tmp_path):
     with pytest.raises(ValueError, match="empty"):
         log.backup("")
     assert not (tmp_path / "third").exists()
-
-
-def test_restores_that_are_refused(log, tmp_path):
-    fill(log, count=3)
-    log.backup(tmp_path / "backup")
-    with pytest.raises(NotALogError, match="not a backup: it does not exist"):
-        tailrace.Log.restore(tmp_path / "nowhere", tmp_path / "again")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(NotALogError, match=r"not a backup: it has no backup\.json"):
-        tailrace.Log.restore(tmp_path / "empty", tmp_path / "again")
-    with pytest.raises(NotALogError, match="not a backup"):
-        tailrace.Log.restore(tmp_path / "log", tmp_path / "again")
-    with pytest.raises(OpenError, match="a log already"):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "log")
-    with pytest.raises(OpenError, match="inside the log"):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "log" / "x")
-    with pytest.raises(OpenError, match="inside the backup"):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "backup" / "x")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "letter").write_text("dear")
-    with pytest.raises(OpenError, match="not empty"):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "full")
-    manifest = tmp_path / "backup" / "backup.json"
-    head, _, body = manifest.read_bytes().partition(b"\n")
-    manifest.write_bytes(json.dumps({**json.loads(head), "tailrace_backup": 2}).encode() + b"\n" + body)
-    with pytest.raises(VersionError):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
-    manifest.write_bytes(head + b"\n" + body.replace(b"orders", b"ORDERS"))
-    with pytest.raises(CorruptionError, match="manifest"):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
-    with pytest.raises(CorruptionError, match="manifest"):
-        log.backup(tmp_path / "backup")
 
 
 def test_one_at_a_time(log, tmp_path):
@@ -334,98 +247,6 @@ def flip(path, position):
     path.write_bytes(bytes(data))
 
 
-def test_a_damaged_log(log, tmp_path):
-    topic = fill(log, partitions=1, count=1_000)
-    for number in range(40):
-        topic.append(f"more {number}", durable=False)
-    log.backup(tmp_path / "backup")
-    before = (tmp_path / "backup" / "backup.json").read_bytes()
-    good = texts(log)
-    topic.append("new")
-    newest = segments(tmp_path / "log")[-1]
-    flip(newest, 64 + 96 + 9)
-    log.close()
-    with tailrace.open(tmp_path / "log") as log:
-        with pytest.raises(CorruptionError, match="not backed up") as told:
-            log.backup(tmp_path / "backup")
-        assert (told.value.topic, told.value.partition) == ("orders", 0)
-        assert told.value.first == int(newest.name[:20])
-        assert (tmp_path / "backup" / "backup.json").read_bytes() == before
-        with restored(tmp_path) as again:
-            assert texts(again) == good
-        report = log.backup(tmp_path / "backup", allow_damage=True)
-        assert [(each.topic, each.partition, each.first) for each in report.damage] == [("orders", 0, told.value.first)]
-        assert report.damage[0].last == told.value.last
-        # Damaged once more: it is never taken for something that the backup has.
-        assert log.backup(tmp_path / "backup", allow_damage=True).damage == report.damage
-        result = tailrace.Log.restore(tmp_path / "backup", tmp_path / "damaged")
-        assert result.damage == report.damage
-        with tailrace.open(tmp_path / "damaged") as again:
-            first, last = report.damage[0].first, report.damage[0].last
-            with pytest.raises(CorruptionError) as read:
-                list(again.topic("orders").read())
-            assert (read.value.first, read.value.last) == (first, last)
-            rest = [record.text for record in again.topic("orders").read(last + 1)]
-            assert rest == [record.text for record in log.topic("orders").read(last + 1)]
-
-
-def test_a_damaged_sealed_segment(log, tmp_path):
-    fill(log, partitions=1, count=100)
-    for number in range(150):
-        log.topic("orders").append(f"more {number}", durable=False)
-    first = segments(tmp_path / "log")[0]
-    assert len(segments(tmp_path / "log")) > 2
-    flip(first, first.stat().st_size - 20)
-    with pytest.raises(CorruptionError, match="footer"):
-        log.backup(tmp_path / "backup")
-    assert not (tmp_path / "backup" / "backup.json").exists()
-    flip(first, first.stat().st_size - 20)
-    assert log.backup(tmp_path / "backup").damage == ()
-
-
-def test_a_missing_segment(log, tmp_path):
-    fill(log, partitions=1, count=100)
-    for number in range(150):
-        log.topic("orders").append(f"more {number}", durable=False)
-    gone = segments(tmp_path / "log")[1]
-    gone.rename(tmp_path / "aside")
-    with pytest.raises(CorruptionError) as told:
-        log.backup(tmp_path / "backup")
-    assert told.value.topic == "orders"
-    report = log.backup(tmp_path / "backup", allow_damage=True)
-    assert report.damage[0].first == int(gone.name[:20])
-    tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
-    with tailrace.open(tmp_path / "again", "r") as again, pytest.raises(CorruptionError):
-        list(again.topic("orders").read())
-
-
-def test_a_damaged_backup(log, tmp_path):
-    fill(log, partitions=2, count=100)
-    log.backup(tmp_path / "backup")
-    first = min((tmp_path / "backup").glob("data/*/00000001-00001-*"))
-    flip(first, 200)
-    with pytest.raises(CorruptionError, match="checksum") as told:
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
-    assert told.value.path == str(first)
-    with pytest.raises(NotALogError, match="restore into it has not finished"):
-        tailrace.open(tmp_path / "again")
-    with pytest.raises(NotALogError):
-        tailrace.open(tmp_path / "again", "r")
-    report = tailrace.Log.restore(tmp_path / "backup", tmp_path / "again", allow_damage=True)
-    assert [(each.topic, each.partition) for each in report.damage] == [("orders", 1)]
-    with tailrace.open(tmp_path / "again") as again:
-        whole = [record.text for record in again.topic("orders").read(partition=0)]
-        assert whole == [record.text for record in log.topic("orders").read(partition=0)]
-        with pytest.raises(CorruptionError):
-            list(again.topic("orders").read(partition=1))
-    first.unlink()
-    with pytest.raises(CorruptionError, match="missing"):
-        tailrace.Log.restore(tmp_path / "backup", tmp_path / "third")
-    report = tailrace.Log.restore(tmp_path / "backup", tmp_path / "third", allow_damage=True)
-    with tailrace.open(tmp_path / "third") as again, pytest.raises(CorruptionError):
-        list(again.topic("orders").read(partition=1))
-
-
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_damaged_catalog_never_replaces_a_good_backup(log, tmp_path, allowed):
     fill(log)
@@ -449,41 +270,6 @@ def test_a_backup_with_a_damaged_catalog_is_refused_whatever_is_allowed(log, tmp
     assert told.value.path == str(catalog)
     assert "allow" not in (told.value.hint or "")
     assert not (tmp_path / "again" / "tailrace.json").exists()
-
-
-def test_what_a_repair_gave_up_is_no_new_damage(log, tmp_path):
-    """A placeholder is copied like any frame: the restored log names the same lost range, and nothing else."""
-    fill(log, partitions=1, count=300)
-    log.sync()
-    flip(segments(tmp_path / "log")[0], 64 + 96 + 9)
-    log.repair()
-    (lost,) = log.verify().lost
-    report = log.backup(tmp_path / "backup")
-    assert report.damage == ()
-    with restored(tmp_path) as again:
-        found = again.verify()
-        assert [(each.topic, each.first, each.last) for each in found.lost] == [(lost.topic, lost.first, lost.last)]
-        assert found.damage == ()
-        with pytest.raises(CorruptionError) as told:
-            list(again.topic("orders").read())
-        assert (told.value.first, told.value.last) == (lost.first, lost.last)
-        assert [r.value for r in again.topic("orders").read(lost.last + 1)] == [
-            r.value for r in log.topic("orders").read(lost.last + 1)
-        ]
-        again.topic("orders").append("goes on")
-
-
-def test_what_was_lost_and_trimmed_since_is_not_counted(log, tmp_path):
-    topic = fill(log, partitions=1, count=300)
-    log.sync()
-    flip(segments(tmp_path / "log")[0], 64 + 96 + 9)
-    log.repair()
-    assert log.backup(tmp_path / "backup").lost_records == 50
-    topic.trim({0: 100})
-    report = log.backup(tmp_path / "backup")
-    assert (report.records, report.lost_records) == (200, 0)
-    result = tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
-    assert (result.records, result.lost_records) == (200, 0)
 
 
 # Links.
@@ -609,18 +395,6 @@ def test_a_killed_backup_leaves_the_one_before(log, tmp_path):
     assert not list((tmp_path / "log" / LINKS).iterdir())
     assert not list((tmp_path / "backup").glob("data/*/*.part"))
     with restored(tmp_path, to="third") as again:
-        assert texts(again) == texts(log)
-
-
-def test_a_killed_restore_is_not_a_log(log, tmp_path):
-    fill(log, count=1_000)
-    log.backup(tmp_path / "backup")
-    killing = KILLED.replace("log.backup(sys.argv[2]", "tailrace.Log.restore(sys.argv[2], sys.argv[4]")
-    command = [sys.executable, "-c", killing, *map(str, (tmp_path / "log", tmp_path / "backup", 3, tmp_path / "again"))]
-    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode == -signal.SIGKILL
-    with pytest.raises(NotALogError, match="has not finished"):
-        tailrace.open(tmp_path / "again")
-    with restored(tmp_path) as again:
         assert texts(again) == texts(log)
 
 

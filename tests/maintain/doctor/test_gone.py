@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import struct
 from collections.abc import Callable
@@ -16,11 +15,9 @@ import tailrace
 from tailrace.cli.app import root
 from tailrace.disk import opening
 from tailrace.disk.frame import crc32c
-from tailrace.disk.tails import HEADER_BYTES, SLOT_BYTES
 from tailrace.engine.engine import Engine
 from tailrace.errors import CorruptionError, NotALogError, VersionError
 from tailrace.maintain import doctor
-from tailrace.maintain.doctor import look as looking
 from tailrace.maintain.doctor.segments import SegmentSurvey
 from tests.doctoring import codes, contents, diagnose, only, shell
 
@@ -275,59 +272,6 @@ def test_a_namespace_that_is_dropped_while_it_is_looked_at_is_no_damage(path, mo
         return plain(engine)
 
     monkeypatch.setattr(doctor, "survey", survey)
-    assert codes(path) == []
-
-
-# The blocks of the tails.
-
-
-@pytest.mark.parametrize("blocks", [bytes(192), random.Random(1).randbytes(192)])
-def test_neither_state_block_checks(path, blocks):
-    fill(path)
-    with (path / "tails").open("r+b") as file:
-        file.seek(HEADER_BYTES + SLOT_BYTES + 64)
-        file.write(blocks)
-    found = only(path, "tails-damaged")
-    assert found.damage
-    assert "orders[0]" in found.what
-    with tailrace.open(path) as log, pytest.raises(CorruptionError):
-        log.topic("orders").append("x", partition=0)
-    # Whoever met it has said so, and once is enough.
-    assert only(path, "damaged-partition").run == found.run.replace(" --dry-run", "")
-    mended(path, found.run)
-    assert codes(path) == []
-    with tailrace.open(path) as log:
-        assert log.topic("orders").append("x", partition=0).offset == 100
-
-
-def test_a_block_that_was_never_written_is_none_that_is_damaged(path):
-    fill(path)
-    # The slot of the topic without records: its first block was being stored when the writer died.
-    with (path / "tails").open("r+b") as file:
-        file.seek(HEADER_BYTES + 3 * SLOT_BYTES + 160)
-        file.write((1).to_bytes(8, "little"))
-    assert codes(path) == []
-
-
-def test_a_block_that_is_being_stored_is_looked_at_again(path, monkeypatch):
-    fill(path)
-    at = HEADER_BYTES + SLOT_BYTES + 64
-    whole = (path / "tails").read_bytes()[at : at + 192]
-
-    def store(data: bytes) -> None:
-        with (path / "tails").open("r+b") as file:
-            file.seek(at)
-            file.write(data)
-
-    plain = looking.read_words
-
-    def read_words(*arguments: object) -> object:
-        found = plain(*arguments)  # type: ignore[arg-type]
-        store(whole)
-        return found
-
-    monkeypatch.setattr("tailrace.maintain.doctor.read_words", read_words)
-    store(bytes(192))
     assert codes(path) == []
 
 

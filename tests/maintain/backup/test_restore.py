@@ -7,8 +7,11 @@ every operation.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from functools import partial
@@ -20,7 +23,14 @@ import pytest
 import tailrace
 from tailrace.disk.files import Files
 from tailrace.disk.opening import RESTORING_NAME, _Opening
-from tailrace.errors import CorruptionError, LockedError, NotALogError, OpenError, TailraceError
+from tailrace.errors import (
+    CorruptionError,
+    LockedError,
+    NotALogError,
+    OpenError,
+    TailraceError,
+    VersionError,
+)
 from tailrace.maintain.backup.manifest import MANIFEST, Manifest, encode, read_manifest
 from tailrace.maintain.backup.restore import _Restore, restore
 from tests.processes import start
@@ -304,3 +314,120 @@ def test_without_its_catalog_no_backup_is_restored(backup, tmp_path):
             tailrace.Log.restore(backup, tmp_path / "to", allow_damage=allowed)
         assert "allow" not in told.value.hint
         assert "repair" not in told.value.hint
+
+
+@pytest.fixture
+def log(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        yield log
+
+
+def fill(log, name="orders", count=300, **settings):
+    topic = log.topic(name, **{"partitions": 3, "segment_bytes": 4096, **settings})
+    # In small writes, since one write lies in one segment.
+    for first in range(0, count, 50):
+        numbers = range(first, min(count, first + 50))
+        topic.extend(
+            [f"{name} {number}" for number in numbers], keys=[str(number) for number in numbers], durable=False
+        )
+    return topic
+
+
+def rows(log, name="orders"):
+    return [(record.partition, record.offset, record.key, record.value) for record in log.topic(name).read()]
+
+
+def restored(tmp_path, backup="backup", to="again"):
+    tailrace.Log.restore(tmp_path / backup, tmp_path / to)
+    return tailrace.open(tmp_path / to)
+
+
+def test_restores_that_are_refused(log, tmp_path):
+    fill(log, count=3)
+    log.backup(tmp_path / "backup")
+    with pytest.raises(NotALogError, match="not a backup: it does not exist"):
+        tailrace.Log.restore(tmp_path / "nowhere", tmp_path / "again")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotALogError, match=r"not a backup: it has no backup\.json"):
+        tailrace.Log.restore(tmp_path / "empty", tmp_path / "again")
+    with pytest.raises(NotALogError, match="not a backup"):
+        tailrace.Log.restore(tmp_path / "log", tmp_path / "again")
+    with pytest.raises(OpenError, match="a log already"):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "log")
+    with pytest.raises(OpenError, match="inside the log"):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "log" / "x")
+    with pytest.raises(OpenError, match="inside the backup"):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "backup" / "x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("dear")
+    with pytest.raises(OpenError, match="not empty"):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "full")
+    manifest = tmp_path / "backup" / "backup.json"
+    head, _, body = manifest.read_bytes().partition(b"\n")
+    manifest.write_bytes(json.dumps({**json.loads(head), "tailrace_backup": 2}).encode() + b"\n" + body)
+    with pytest.raises(VersionError):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
+    manifest.write_bytes(head + b"\n" + body.replace(b"orders", b"ORDERS"))
+    with pytest.raises(CorruptionError, match="manifest"):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
+    with pytest.raises(CorruptionError, match="manifest"):
+        log.backup(tmp_path / "backup")
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_a_damaged_backup(log, tmp_path):
+    fill(log, partitions=2, count=100)
+    log.backup(tmp_path / "backup")
+    first = min((tmp_path / "backup").glob("data/*/00000001-00001-*"))
+    flip(first, 200)
+    with pytest.raises(CorruptionError, match="checksum") as told:
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "again")
+    assert told.value.path == str(first)
+    with pytest.raises(NotALogError, match="restore into it has not finished"):
+        tailrace.open(tmp_path / "again")
+    with pytest.raises(NotALogError):
+        tailrace.open(tmp_path / "again", "r")
+    report = tailrace.Log.restore(tmp_path / "backup", tmp_path / "again", allow_damage=True)
+    assert [(each.topic, each.partition) for each in report.damage] == [("orders", 1)]
+    with tailrace.open(tmp_path / "again") as again:
+        whole = [record.text for record in again.topic("orders").read(partition=0)]
+        assert whole == [record.text for record in log.topic("orders").read(partition=0)]
+        with pytest.raises(CorruptionError):
+            list(again.topic("orders").read(partition=1))
+    first.unlink()
+    with pytest.raises(CorruptionError, match="missing"):
+        tailrace.Log.restore(tmp_path / "backup", tmp_path / "third")
+    report = tailrace.Log.restore(tmp_path / "backup", tmp_path / "third", allow_damage=True)
+    with tailrace.open(tmp_path / "third") as again, pytest.raises(CorruptionError):
+        list(again.topic("orders").read(partition=1))
+
+
+KILLED = """
+import os, signal, sys, tailrace
+log = tailrace.open(sys.argv[1])
+print(log.stats().id, flush=True)
+calls = 0
+def progress(done, total):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+log.backup(sys.argv[2], progress=progress)
+"""
+
+
+def test_a_killed_restore_is_not_a_log(log, tmp_path):
+    fill(log, count=1_000)
+    log.backup(tmp_path / "backup")
+    killing = KILLED.replace("log.backup(sys.argv[2]", "tailrace.Log.restore(sys.argv[2], sys.argv[4]")
+    command = [sys.executable, "-c", killing, *map(str, (tmp_path / "log", tmp_path / "backup", 3, tmp_path / "again"))]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode == -signal.SIGKILL
+    with pytest.raises(NotALogError, match="has not finished"):
+        tailrace.open(tmp_path / "again")
+    with restored(tmp_path) as again:
+        assert rows(again) == rows(log)
