@@ -1,12 +1,10 @@
 """Gathering: a frame of some records of others has the same records, whatever their columns are."""
 
-from array import array
-
 import pytest
 
 from tailrace.disk.columns import columns
 from tailrace.disk.frame import NEVER, Attributes, place_one, prepare, prepare_one, read_header
-from tailrace.disk.gather import alive_at, join_selected, moved, select
+from tailrace.disk.gather import join_selected, moved, select
 from tailrace.disk.runs import take_run
 
 BASE = 1_000
@@ -90,13 +88,3 @@ def test_a_frame_of_a_producer_is_not_part_of_a_plain_run():
     data += place_one(owned, 1, chain)[0]
     assert take_run(data, 0, 0, 0, 0, 9).run.count == 2
     assert take_run(data, 0, 0, 0, 0, 9, plain=True).run.count == 1
-
-
-def test_what_is_alive(rng):
-    for count in (1, 2, 63, 1_000):
-        moments = [rng.choice([0, NOW - 1, NOW, NOW + 1, NEVER, rng.randint(0, NEVER)]) for _ in range(count)]
-        expected = bytes(moment > NOW for moment in moments)
-        assert alive_at(memoryview(array("q", moments)), NOW) == expected
-        assert alive_at(moments, NOW) == expected
-    # A column that no version writes.
-    assert alive_at(memoryview(array("q", [-5, NOW + 1])), NOW) == b"\x00\x01"

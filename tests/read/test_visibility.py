@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from array import array
 from itertools import pairwise
 
 import pytest
@@ -13,9 +12,10 @@ import pytest
 import tailrace
 from tailrace import bulk
 from tailrace.disk import frame
-from tailrace.disk.columns import FramePart, later
+from tailrace.disk.columns import FramePart
 from tailrace.errors import OffsetOutOfRangeError, RecordGoneError
 from tailrace.read import visibility
+from tailrace.read.iteration import HIDDEN_RECORDS_MAX
 from tailrace.read.visibility import RUNS_MAX, Visibility, visible_parts
 
 NOW = 1_790_000_000_000_000
@@ -30,17 +30,6 @@ def clock(tailrace_clock):
     return tailrace_clock
 
 
-@pytest.mark.parametrize("now", [-1, 0, 1, NOW - 1, NOW, NOW + 1, frame.NEVER - 1, frame.NEVER])
-def test_times_are_compared_all_at_once_as_one_by_one(rng, now):
-    choices = [0, 1, NOW - 1, NOW, NOW + 1, frame.NEVER - 1, frame.NEVER]
-    for count in (0, 1, 2, 7, 100):
-        for some in (choices, [*choices, -1, -frame.NEVER]):
-            times = rng.choices(some, k=count)
-            expected = bytes([time > now for time in times])
-            assert later(times, now) == expected
-            assert later(memoryview(array("q", times)), now) == expected
-
-
 def test_a_batch_counts_what_is_held_for_the_records_that_it_shows(tailrace_log, clock):
     """One record in ten is visible, and the frames of these are held whole: a batch stays bounded."""
     topic = tailrace_log.topic("events")
@@ -53,6 +42,22 @@ def test_a_batch_counts_what_is_held_for_the_records_that_it_shows(tailrace_log,
     batches = [*topic.read().batches()]
     assert sum(map(len, batches)) == 40 * shown
     assert len(batches) > 1
+
+
+def test_a_batch_ends_at_many_hidden_records(tailrace_log, clock):
+    topic = tailrace_log.topic("events")
+    count = 2 * HIDDEN_RECORDS_MAX // 1_000
+    for _ in range(count):
+        with tailrace_log.transaction() as tx:
+            for at in range(1_500):
+                tx.append(topic, b"x", ttl="1h" if at % 3 == 0 else "1s")
+    clock.advance(2)
+    lengths = [len(batch) for batch in topic.read().batches()]
+    assert sum(lengths) == 500 * count
+    # The hidden ones are twice as many as those that are shown; the last frame may go beyond the bound.
+    assert lengths[:-1] == [HIDDEN_RECORDS_MAX // 1_000 * 500 + 500] * (len(lengths) - 1)
+    # A smaller batch is not cut.
+    assert [len(batch) for batch in topic.read().batches(max_records=500)] == [500] * count
 
 
 def test_what_a_merge_holds_is_compared_with_the_clock_again(tailrace_log, clock):

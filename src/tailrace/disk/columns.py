@@ -299,21 +299,45 @@ def _rising(ends: memoryview[int], count: int) -> bool:
 def later(times: Sequence[int], now: int) -> bytes:
     """Return a byte for each of some times: 1 if it is after another one.
 
-    All at once, as in `_rising`: the time that follows is subtracted from each with the highest bit set.
+    Compared byte by byte, the highest ones of all times first. The rank of a byte is 0, 1 or 2: less than, equal to or
+    greater than that of `now`. The ranks of up to five bytes are one number with the base 3, in one byte for each time;
+    it is the middle one if all of them were equal, and then the next byte decides.
     """
     count = len(times)
-    if type(times) is memoryview and 0 <= now < NEVER:
-        signs = _LONG_SIGNS >> 64 * (FRAME_RECORDS_MAX - count)
-        numbers = int.from_bytes(times, "little")
-        if not numbers & signs:
-            bound = int.from_bytes((now + 1).to_bytes(8, "little") * count, "little")
-            return ((numbers | signs) - bound).to_bytes(8 * count, "little")[7::8].translate(_SIGN_BIT)
-    return bytes([time > now for time in times])
+    if type(times) is not memoryview or not 0 <= now < NEVER:
+        return bytes([time > now for time in times])
+    data = times.tobytes()
+    found, compared = b"", 0
+    for at, own in zip(range(7, -1, -1), now.to_bytes(8, "big"), strict=True):
+        digits = data[at::8]
+        if digits.count(own) == count:
+            continue
+        if at == 7 and not digits.isascii():
+            # Some are negative.
+            return bytes([time > now for time in times])
+        digits = digits.translate(_ranks(own))
+        if compared == len(_MIDDLES):
+            found, compared = found.translate(_RANK), 1
+        if compared:
+            ranks = 3 * int.from_bytes(found, "little") + int.from_bytes(digits, "little")
+            digits = ranks.to_bytes(count, "little")
+        found = digits
+        if _MIDDLES[compared] not in found:
+            return found.translate(_ABOVE[compared])
+        compared += 1
+    return found.translate(_ABOVE[compared - 1]) if compared else bytes(count)
 
 
-# The highest bit of every 64-bit number, of as many as a frame can have, and what the highest bit of a byte is.
-_LONG_SIGNS = int.from_bytes(b"\0\0\0\0\0\0\0\x80" * FRAME_RECORDS_MAX, "little")
-_SIGN_BIT = bytes(128) + b"\1" * 128
+@lru_cache(maxsize=256)
+def _ranks(own: int) -> bytes:
+    """Return the rank of every byte beside one of them."""
+    return bytes(own) + b"\1" + b"\2" * (255 - own)
+
+
+# The rank of equal bytes after one to five of them; which ranks are above it; and of five bytes the rank as one.
+_MIDDLES = (1, 4, 13, 40, 121)
+_ABOVE = [bytes(middle + 1) + b"\1" * (255 - middle) for middle in _MIDDLES]
+_RANK = _ranks(_MIDDLES[-1])
 
 
 def _slices(offsets: memoryview[int], blob: memoryview, first: int, stop: int) -> list[bytes]:

@@ -42,9 +42,8 @@ _EVEN_ITEMS = 256
 # Stretches of kept records of at least this average length are copied as one piece each.
 _STRETCH_RECORDS = 4
 _KEPT = re.compile(b"\x01+")
-# For as many records as a frame can have: 1 in 32 and in 64 bits each, and 1, 2, 3 and so on in 32 bits each.
+# For as many records as a frame can have: 1, and 1, 2, 3 and so on, in 32 bits each.
 _ONES_32 = int.from_bytes(b"\1\0\0\0" * FRAME_RECORDS_MAX, "little")
-_ONES_64 = int.from_bytes(b"\1\0\0\0\0\0\0\0" * FRAME_RECORDS_MAX, "little")
 _COUNTING = int.from_bytes(array("i", range(1, FRAME_RECORDS_MAX + 1)), "little")
 
 
@@ -81,20 +80,6 @@ class Selected(NamedTuple):
     keys: Blob | None
     headers: Blob | None
     values: Blob
-
-
-def alive_at(expiry: Sequence[int], now_us: int) -> bytes:
-    """Return 1 for every expiry after a moment, and 0 for the others."""
-    if isinstance(expiry, memoryview):
-        # All at once, as one large number: the moment is subtracted from each with the highest bit set, which stays set
-        # unless the expiry is smaller.
-        count = len(expiry)
-        ones = _some(_ONES_64, 64, count)
-        numbers, signs = int.from_bytes(expiry, "little"), ones << 63
-        if not numbers & signs:
-            left = (((numbers | signs) - (now_us + 1) * ones) & signs) >> 63
-            return left.to_bytes(8 * count, "little")[::8]
-    return bytes([moment > now_us for moment in expiry])
 
 
 def select(column: Columns, mask: bytes, base: int) -> Selected:

@@ -13,11 +13,11 @@ from itertools import compress, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.codec import CodecError
-from tailrace.disk.columns import Columns, columns
+from tailrace.disk.columns import Columns, columns, later
 from tailrace.disk.context import is_untyped, storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.frame import EXPIRY_OPEN, PLAIN, Attributes, Header, prepare_removed, salt_chain, stored
-from tailrace.disk.gather import Selected, alive_at, join_selected, moved, select
+from tailrace.disk.gather import Selected, join_selected, moved, select
 from tailrace.disk.layout import is_expired
 from tailrace.disk.partition import salted, segment_bases
 from tailrace.disk.runs import Run, take_run
@@ -228,7 +228,7 @@ class Removal:
         if expiry is None or isinstance(expiry, int):
             found = b"\x01" * count if expiry is None or expiry > now else bytes(count)
         else:
-            found = alive_at(expiry, now)
+            found = later(expiry, now)
         expired = found.count(0)
         low = bisect_right(self.stops, column.first_offset)
         high = bisect_right(self.firsts, column.last_offset)

@@ -8,6 +8,7 @@ from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from tailrace.disk.columns import FramePart
 from tailrace.errors import CorruptionError, LimitError
 from tailrace.extras import pyarrow, require
 from tailrace.read.picked import Picked
@@ -16,7 +17,7 @@ from tailrace.records import decode_headers
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from tailrace.disk.columns import Columns, FramePart
+    from tailrace.disk.columns import Columns
 
 # The maximum of 32-bit offsets within one array.
 _ARRAY_BYTES_MAX = (1 << 31) - 1
@@ -78,12 +79,14 @@ def _filtered(parts: Sequence[FramePart], wanted: Any) -> Any:
     pa = pyarrow()
     sources, masks = [], []
     for part in parts:
-        columns, mask = part.columns, b""
+        topic, partition, columns, first, stop = part
         if type(columns) is Picked:
-            low, high, mask = columns.selection(part.first, part.stop)
-            part = part._replace(columns=columns.source, first=low, stop=high)
-        sources.append(part)
-        masks.append(mask or b"\1" * (part.stop - part.first))
+            first, stop, mask = columns.selection(first, stop)
+            sources.append(FramePart(topic, partition, columns.source, first, stop))
+            masks.append(mask)
+        else:
+            sources.append(part)
+            masks.append(b"\1" * (stop - first))
     shown = _fixed(pa.uint8(), _count(sources), b"".join(masks)).cast(pa.bool_())
     _check_size(sources)
     # What is equal for all records of a part is made for those that are shown.

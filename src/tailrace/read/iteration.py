@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # A batch takes no further frame once it has this many bytes, so that large records do not fill the memory.
 BATCH_BYTES_MAX = 16 << 20
+# Nor once it holds this many hidden records with its own, so that it ends before its frames take far more memory than
+# what is shown of them: for the process to get new memory takes longer than to read into what it has.
+HIDDEN_RECORDS_MAX = 16_384
 # Records are made a frame at a time; from small frames, this many at a time.
 READ_AHEAD_RECORDS = 256
 
@@ -116,11 +119,11 @@ class Iteration:
         may be deleted are, so that none is returned long after it was read.
         """
         gathered: list[FramePart] = []
-        room, size = max_records, 0
+        room, size, hidden = max_records, 0, 0
         with _Alone(self):
             # Before anything is read, so that a topic found to be dropped by that read does not come back.
             self.places.settle()
-            while room > 0 and size < BATCH_BYTES_MAX:
+            while room > 0 and size < BATCH_BYTES_MAX and hidden < HIDDEN_RECORDS_MAX:
                 try:
                     part = self._pull()
                 except StopIteration:
@@ -150,6 +153,8 @@ class Iteration:
                 room -= count
                 if self.left is not None:
                     self.left -= count
+                if type(columns) is Picked:
+                    hidden += columns.hidden * count // columns.count
                 size += columns.weight * count // columns.count
                 gathered.append(part)
                 if type(part) is Newest:

@@ -56,6 +56,11 @@ class Picked(Columns):
         self.value_offsets = value_offsets
         return getattr(self, name)
 
+    @property
+    def hidden(self) -> int:
+        """The number of records between these that are not shown, and held in memory with them."""
+        return len(self.mask) - self.count
+
     def offset(self, index: int) -> int:
         return self.source.offset(self.picks[index])
 

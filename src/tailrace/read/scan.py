@@ -88,7 +88,10 @@ class Scan(Iterable[Record]):
         raise TypeError("A scan cannot be pickled: pickle its Topic and call read() in the other process.")
 
     def batches(self, max_records: int = BATCH_RECORDS_DEFAULT) -> Iterator[Batch]:
-        """Return the records in batches of whole frames, cut at `max_records` and at 16 MiB of frames."""
+        """Return the records in batches of whole frames, cut at `max_records` and at 16 MiB of frames.
+
+        Frames are held whole: a batch also ends when it holds 16,384 records that are hidden between its own.
+        """
         return Batches(self._start(), parse_count(max_records, "max_records", minimum=1))
 
     def to_arrow(self, *, json: bool = False) -> Any:
