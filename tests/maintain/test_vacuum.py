@@ -2,125 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import tailrace
-from tailrace import errors, settings
+from tailrace import errors
 from tailrace.disk import admin as admins
-from tailrace.disk import partition as partitions
-from tailrace.disk.files import Files
-from tailrace.disk.segment import segment_base
-from tailrace.engine import background as workers
-from tailrace.engine import engine as engines
-from tailrace.settings import Tuning
 from tests.full_disk import mounted, take_all_space
-from tests.processes import in_fork, run, start
+from tests.processes import run, start
 from tests.tuning import retune
+from tests.vacuuming import HOUR, Clock, bases, clock, files, fill, log, size, tune, values
 
-HOUR = 3_600
-
-
-class Clock(Files):
-    """The real files with a clock that can be set forward."""
-
-    __slots__ = ("ahead_us",)
-
-    def __init__(self) -> None:
-        self.ahead_us = 0
-
-    def now_us(self) -> int:
-        return super().now_us() + self.ahead_us
-
-    def forward(self, seconds: float) -> None:
-        self.ahead_us += round(seconds * 1e6)
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(engines, "FILES", clock)
-    return clock
-
-
-@pytest.fixture
-def tune(monkeypatch):
-    """Nothing happens by itself, until this is called with a tuning for logs that are opened from now on."""
-    chores = workers.chores
-    monkeypatch.setattr(workers, "chores", None)
-
-    def tune(**fields):
-        monkeypatch.setattr(workers, "chores", chores)
-        monkeypatch.setattr(settings, "TUNING", Tuning(**fields))
-
-    return tune
-
-
-@pytest.fixture
-def log(tmp_path, clock, tune):
-    with tailrace.open(tmp_path / "log") as log:
-        yield log
-
-
-def files(topic, partition: int = 0) -> list[Path]:
-    """The segments of a partition; one below the start, which nobody reads, is one too."""
-    entry = topic.log.engine.entry(topic.name)
-    return sorted((Path(topic.log.location) / entry.directory / str(partition)).glob("*.seg"))
-
-
-def bases(topic, partition: int = 0) -> list[int]:
-    return [base for path in files(topic, partition) if (base := segment_base(path.name)) is not None]
-
-
-def size(topic) -> int:
-    entry = topic.log.engine.entry(topic.name)
-    total = 0
-    for path in (Path(topic.log.location) / entry.directory).rglob("*.seg"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            # Removed since the directory was listed.
-            continue
-    return total
-
-
-def fill(topic, segments: int, partition: int = 0) -> None:
-    """So many segments of 4 KiB, with three records each; the last of them is active."""
-    for _ in range(segments * 3):
-        topic.append(b"x" * 1_200, partition=partition)
-
-
-def values(topic) -> list[int]:
-    return [record.offset for record in topic.read()]
+__all__ = ["clock", "log", "tune"]
 
 
 # What goes.
-
-
-def test_by_age(log, clock):
-    topic = log.topic("orders", segment_bytes=4096, retain="1h")
-    fill(topic, 3)
-    clock.forward(2 * HOUR)
-    fill(topic, 2)
-    dry = log.vacuum(dry_run=True)
-    assert (dry.segments, dry.records, dry.dry_run) == (3, 9, True)
-    assert bases(topic) == [0, 3, 6, 9, 12]
-    report = log.vacuum()
-    assert [note[:6] for note in report.removed] == [note[:6] for note in dry.removed]
-    assert (report.segments, report.records, report.bytes) == (3, 9, dry.bytes)
-    assert report.removed[0].why == "newest record is 2h old, kept for 1h"
-    assert [note.why for note in report.kept] == [report.kept[0].why, "active segment"]
-    assert report.kept[0].why.endswith("kept for 1h")
-    assert bases(topic) == [9, 12]
-    assert values(topic) == [*range(9, 15)]
-    assert topic.offsets()[0].earliest == 9
-    assert log.vacuum().segments == 0
 
 
 def test_a_topic_without_a_limit_is_not_touched(log, clock):
@@ -130,20 +30,6 @@ def test_a_topic_without_a_limit_is_not_touched(log, clock):
     report = log.vacuum()
     assert (report.segments, [note.why for note in report.kept]) == (0, ["no limit is set"] * 2)
     assert values(topic) == [*range(6)]
-
-
-def test_an_idle_topic_keeps_nothing_old(log, clock):
-    """The newest segment goes too, and the end of the partition stays what it was, also over a recovery."""
-    topic = log.topic("orders", partitions=2, segment_bytes=4096, retain="1h")
-    fill(topic, 2)
-    clock.forward(2 * HOUR)
-    dry = log.vacuum(dry_run=True)
-    assert [(note.first, note.last, note.sealed) for note in dry.removed] == [(0, 2, True), (3, 5, False)]
-    assert log.vacuum().records == 6
-    assert (bases(topic), size(topic)) == ([6], 64)
-    assert topic.offsets() == {0: (6, 6, 6), 1: (0, 0, 0)}
-    assert values(topic) == []
-    assert topic.append("x", partition=0).offset == 6
 
 
 def test_an_empty_partition_is_recovered_with_its_end(tmp_path, clock, tune, monkeypatch):
@@ -164,63 +50,6 @@ def test_an_empty_partition_is_recovered_with_its_end(tmp_path, clock, tune, mon
     (tmp_path / "log" / "tails").unlink()
     with tailrace.open(tmp_path / "log") as log, pytest.raises(errors.CorruptionError):
         log.topic("orders").append("y")
-
-
-def test_a_young_active_segment_stays(log, clock):
-    topic = log.topic("orders", retain="1h", segment_age="1d")
-    topic.append("old")
-    clock.forward(HOUR / 2)
-    assert log.vacuum().kept[0].why == "active segment"
-    assert values(topic) == [0]
-    clock.forward(HOUR)
-    topic.append("young")
-    # It is closed, because it holds what is due; it stays, because it holds what is not.
-    (note,) = log.vacuum().kept
-    assert (note.first, note.last, note.sealed) == (0, 1, True)
-    clock.forward(HOUR / 2)
-    assert topic.append("next").offset == 2
-    assert bases(topic) == [0, 2]
-    clock.forward(HOUR * 0.6)
-    assert log.vacuum().records == 2
-
-
-def test_a_segment_that_another_process_wrote_is_closed(log, clock, tmp_path, monkeypatch):
-    """Its frames are looked at before the lock is taken, so that nobody waits for that."""
-    run(
-        """
-        import sys, tailrace
-        with tailrace.open(sys.argv[1]) as log:
-            topic = log.topic("orders", retain="1h")
-            for _ in range(100):
-                topic.append(b"x" * 100)
-        """,
-        tmp_path / "log",
-    )
-    topic = log.topic("orders")
-    clock.forward(2 * HOUR)
-    walked = []
-    monkeypatch.setattr(
-        partitions, "extend_index", lambda read, index, stop: walked.append(stop - index.position) or index
-    )
-    assert log.vacuum().records == 100
-    assert walked == [0]
-    assert topic.append("y").offset == 100
-    assert log.verify().ok
-
-
-def test_by_size(log):
-    topic = log.topic("orders", partitions=2, segment_bytes=4096, retain_bytes=16_384)
-    for _ in range(10):
-        fill(topic, 1, 0)
-        fill(topic, 1, 1)
-    before = size(topic)
-    report = log.vacuum()
-    assert report.bytes == before - size(topic) > 0
-    assert 16_384 <= size(topic) <= 16_384 + 2 * 4096
-    assert report.removed[0].why.startswith("above the limit of 16KiB:")
-    assert {note.partition for note in report.removed} == {0, 1}
-    topic.alter(retain_bytes=None)
-    assert log.vacuum().segments == 0
 
 
 def test_segments_that_are_not_set_keep_the_bound(log):
@@ -274,20 +103,6 @@ def test_settings_altered_in_the_middle_of_a_vacuum_count(log, clock, monkeypatc
     assert report.segments == 0
     assert report.kept[-1].why.startswith("its topic was changed meanwhile")
     assert len(values(topic)) == 9
-
-
-def test_a_damaged_segment_keeps_what_is_behind_it(log, clock):
-    topic = log.topic("orders", segment_bytes=4096, retain="1h")
-    fill(topic, 4)
-    path = files(topic)[1]
-    data = bytearray(path.read_bytes())
-    data[-50] ^= 1
-    path.write_bytes(data)
-    clock.forward(2 * HOUR)
-    report = log.vacuum()
-    assert [note.first for note in report.removed] == [0]
-    assert report.kept[0].why == "it is damaged; run: tailrace verify"
-    assert report.kept[1].why == "older records before it stay, from 3 on"
 
 
 def test_nothing_is_recorded_for_a_partition_that_is_damaged(log, tmp_path):
@@ -445,238 +260,6 @@ def test_moving_through_many_segments_lists_the_directory_once(log, monkeypatch)
     assert len(listed) == 2
 
 
-# What was left half done.
-
-
-def test_a_removal_that_was_cut_short_is_finished(log, clock, monkeypatch):
-    topic = log.topic("orders", segment_bytes=4096, retain="1h")
-    plain = log.topic("plain", segment_bytes=4096)
-    fill(topic, 4)
-    fill(plain, 4)
-    clock.forward(2 * HOUR)
-
-    class Died(BaseException):
-        pass
-
-    def die(*_):
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tailrace.disk.partition.Partition.sweep", die)
-        with pytest.raises(Died):
-            log.vacuum()
-        with pytest.raises(Died):
-            plain.trim(7)
-    assert bases(topic) == bases(plain) == [0, 3, 6, 9]
-    assert (topic.offsets()[0].earliest, plain.offsets()[0].earliest) == (12, 7)
-    log.vacuum()
-    assert (bases(topic), bases(plain)) == ([12], [6, 9])
-
-
-def test_a_trim_that_the_catalog_alone_has_is_finished(log, clock, monkeypatch):
-    topic = log.topic("orders", segment_bytes=4096)
-    fill(topic, 3)
-
-    class Died(BaseException):
-        pass
-
-    def die(*_):
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tailrace.disk.partition.Partition.forget", die)
-        with pytest.raises(Died):
-            topic.trim(3)
-    assert topic.offsets()[0].earliest == 0
-    log.vacuum()
-    assert (topic.offsets()[0].earliest, bases(topic)) == (3, [3, 6])
-
-
-def test_what_was_trimmed_by_hand_to_its_end_goes(log):
-    topic = log.topic("orders")
-    topic.extend([b"x" * 1_000] * 50)
-    assert topic.trim("latest") == 50
-    assert (size(topic), topic.offsets()[0]) == (64, (50, 50, 50))
-
-
-# By itself.
-
-
-def eventually(condition, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
-
-
-# Those of logs that other tests have left open in this process.
-others: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def _count_threads_from_here():
-    others.clear()
-    others.update(vacuum_threads())
-
-
-def vacuum_threads() -> list[threading.Thread]:
-    running = [thread for thread in threading.enumerate() if thread.name == "tailrace-vacuum"]
-    return [thread for thread in running if thread not in others]
-
-
-def test_it_happens_by_itself(tmp_path, clock, tune):
-    tune(vacuum_seconds=0.05, flush_seconds=0.02)
-    with tailrace.open(tmp_path / "log") as log:
-        plain = log.topic("plain", segment_bytes=4096)
-        fill(plain, 2)
-        time.sleep(0.1)
-        assert not vacuum_threads()
-        topic = log.topic("orders", segment_bytes=4096, retain="1h")
-        fill(topic, 3)
-        eventually(vacuum_threads)
-        clock.forward(2 * HOUR)
-        eventually(lambda: bases(topic) == [9])
-        assert len(bases(plain)) == 2
-    assert not vacuum_threads()
-
-
-def test_a_sealed_segment_asks_for_it_at_once(tmp_path, clock, tune):
-    tune(vacuum_seconds=3_600.0, flush_seconds=0.02)
-    with tailrace.open(tmp_path / "log", durable=False) as log:
-        topic = log.topic("orders", segment_bytes=4096, retain_bytes=8192)
-        fill(topic, 1)
-        eventually(vacuum_threads)
-        fill(topic, 20)
-        # One segment more than after a round: the last close may have been looked at before the next one grew.
-        eventually(lambda: size(topic) <= 8192 + 2 * 4096)
-
-
-def test_a_process_that_ends_soon_keeps_the_bound(tmp_path):
-    program = """
-        import sys, tailrace
-        with tailrace.open(sys.argv[1]) as log:
-            topic = log.topic("orders", segment_bytes=4096, retain_bytes=8192)
-            for _ in range(9):
-                topic.append(b"x" * 1_200)
-    """
-    for _ in range(4):
-        run(program, tmp_path / "log")
-        with tailrace.open(tmp_path / "log", "r") as log:
-            assert size(log.topic("orders")) <= 8192 + 4096
-
-
-def test_one_process_at_a_time(tmp_path, clock, tune):
-    tune(vacuum_seconds=0.02, flush_seconds=0.02)
-    tailrace.open(tmp_path / "log").close()
-    holder = start(
-        """
-        import fcntl, os, sys
-        descriptor = os.open(sys.argv[1], os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        print("held", flush=True)
-        sys.stdin.read()
-        """,
-        tmp_path / "log" / "topics",
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline().strip() == "held"
-    try:
-        with tailrace.open(tmp_path / "log", timeout=0.2) as log:
-            topic = log.topic("orders", segment_bytes=4096, retain="1h")
-            fill(topic, 3)
-            clock.forward(2 * HOUR)
-            eventually(vacuum_threads)
-            time.sleep(0.15)
-            assert bases(topic) == [0, 3, 6]
-            with pytest.raises(errors.LockedError, match="is being done by process") as caught:
-                log.vacuum()
-            assert caught.value.pid == holder.pid
-            assert log.vacuum(dry_run=True).segments == 3
-            holder.communicate("")
-            eventually(lambda: bases(topic) == [9])
-    finally:
-        holder.kill()
-        holder.communicate()
-
-
-def test_failures_are_counted_and_nobody_is_told(tmp_path, clock, tune, monkeypatch):
-    tune(vacuum_seconds=0.02, flush_seconds=0.02)
-    calls = []
-
-    def fail(self, cuts):
-        calls.append(cuts)
-        raise errors.DiskFullError("The disk is full.")
-
-    with tailrace.open(tmp_path / "log") as log:
-        topic = log.topic("orders", segment_bytes=4096, retain="1h")
-        fill(topic, 3)
-        with monkeypatch.context() as patch:
-            patch.setattr(admins.Admin, "forget", fail)
-            clock.forward(2 * HOUR)
-            eventually(lambda: len(calls) > 2)
-        eventually(lambda: bases(topic) == [9])
-        topic.append("goes on")
-        log.engine.store.context.gauges.close()
-        from tailrace.disk.gauges import collect
-
-        assert collect(clock, f"{log.location}/stats").failures >= 2
-
-
-def test_a_forked_child_has_a_vacuum_of_its_own(tmp_path, clock, tune):
-    tune(vacuum_seconds=0.05, flush_seconds=0.02)
-    with tailrace.open(tmp_path / "log") as log:
-        topic = log.topic("orders", segment_bytes=4096, retain="1h")
-        fill(topic, 3)
-        eventually(vacuum_threads)
-        held: list[int] = []
-        assert log.engine.worker.hold(1.0, held)
-
-        def child():
-            # The parent's lock is not the child's, and the child's thread is not the parent's.
-            assert not log.engine.worker.locks
-            assert not vacuum_threads()
-            fill(topic, 1)
-            eventually(vacuum_threads)
-            clock.forward(2 * HOUR)
-            time.sleep(0.2)
-            return len(bases(topic))
-
-        assert in_fork(child) == 4
-        log.engine.worker.let_go(held)
-        clock.forward(2 * HOUR)
-        eventually(lambda: bases(topic) == [12])
-
-
-def test_a_round_without_limits_looks_at_no_file(log, monkeypatch):
-    from tailrace.maintain import vacuum
-
-    for number in range(50):
-        log.topic(f"t{number}").append("x")
-    assert not vacuum.is_wanted(log.engine)
-    touched = []
-    with monkeypatch.context() as patch:
-        for name in ("list_directory", "stat", "open", "read"):
-            patch.setattr(Clock, name, lambda *_, name=name, **__: touched.append(name))
-        assert not vacuum.is_wanted(log.engine)
-    assert touched == []
-
-
-def test_a_round_with_nothing_due_reads_no_file(log, monkeypatch):
-    from tailrace.maintain import vacuum
-
-    topic = log.topic("orders", segment_bytes=4096, retain="1h", retain_bytes="1GiB")
-    fill(topic, 10)
-    for _ in vacuum.steps(log.engine):
-        pass
-    touched = []
-    with monkeypatch.context() as patch:
-        for name in ("list_directory", "open", "read"):
-            patch.setattr(Clock, name, lambda *_, name=name, **__: touched.append(name))
-        for _ in vacuum.steps(log.engine):
-            pass
-    assert touched == []
-
-
 def test_it_needs_a_handle_that_writes_unless_it_is_dry(tmp_path, log, clock):
     topic = log.topic("orders", segment_bytes=4096, retain="1h")
     fill(topic, 3)
@@ -803,44 +386,6 @@ def test_a_really_full_disk_can_be_vacuumed(small_disk, tune):
         assert topic.append(os.urandom(20_000), partition=0).offset == written[0]
     with tailrace.open(small_disk / "log") as log:
         assert log.verify().ok
-
-
-class FullUntilRemoved(Clock):
-    """A disk without room for a footer, until the first segment of a partition was removed."""
-
-    __slots__ = ("first",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: Path | None = None
-
-    def write(self, fd: int, data: bytes, position: int) -> None:
-        if self.first is not None and self.first.exists():
-            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-            if path.parent == self.first.parent:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().write(fd, data, position)
-
-
-def test_a_due_segment_is_sealed_with_the_room_that_the_same_vacuum_makes(tmp_path, tune, monkeypatch):
-    """A person who vacuums a full disk gets all that is due with one command, and each segment is noted once."""
-    disk = FullUntilRemoved()
-    monkeypatch.setattr(engines, "FILES", disk)
-    with tailrace.open(tmp_path / "log") as log:
-        topic = log.topic("orders", segment_bytes=4096, retain="1h")
-        fill(topic, 3)
-        other = log.topic("others", segment_bytes=4096, retain="1h")
-        disk.forward(2 * HOUR)
-        fill(other, 2)
-        assert bases(topic) == [0, 3, 6]
-        disk.first = files(topic)[0]
-        report = log.vacuum()
-        assert not disk.first.exists()
-        assert [(note.topic, note.first) for note in report.removed] == [("orders", first) for first in (0, 3, 6)]
-        assert [(note.topic, note.first) for note in report.kept] == [("others", 0), ("others", 3)]
-        assert report.records == 9
-        assert topic.offsets()[0] == (9, 9, 9)
-        assert topic.append("goes on").offset == 9
 
 
 def test_hundreds_of_removals_fit_on_a_full_disk(small_disk, tune):

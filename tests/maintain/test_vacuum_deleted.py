@@ -9,10 +9,8 @@ import pytest
 
 import tailrace
 from tailrace import bulk
-from tailrace.disk.marks import Rewrite
 from tailrace.errors import CorruptionError, RecordGoneError
-from tailrace.maintain import rewrites
-from tailrace.marks import Marks, find_marks
+from tailrace.marks import find_marks
 
 
 @pytest.fixture
@@ -102,56 +100,6 @@ def test_readers_that_have_the_old_version_open_never_show_a_deleted_record(log)
     assert found == [number for number in range(400) if number not in (*gone, *early, 395)]
 
 
-def test_marks_made_while_a_segment_is_rewritten_stay(log, monkeypatch):
-    topic = filled(log)
-    topic.delete([5])
-    real = rewrites.rewrite
-
-    def rewriting(*arguments, **options):
-        made = yield from real(*arguments, **options)
-        topic.delete([7])
-        return made
-
-    monkeypatch.setattr(rewrites, "rewrite", rewriting)
-    log.vacuum()
-    monkeypatch.undo()
-    assert [*marks_of(log)] == [(7, 8)]
-    assert offsets(topic) == [number for number in range(400) if number not in (5, 7)]
-    log.vacuum()
-    assert [*marks_of(log)] == []
-    assert b"secret-000007." not in stored(log)
-
-
-def test_the_note_of_a_rewrite_is_repeated_after_a_death_before_it(log, monkeypatch):
-    topic = filled(log)
-    topic.delete([5, 6])
-    monkeypatch.setattr(Marks, "note_rewrite", _dies)
-    with pytest.raises(Died):
-        log.vacuum()
-    monkeypatch.undo()
-    assert [*marks_of(log)] == [(5, 7)]
-    assert offsets(topic)[:6] == [0, 1, 2, 3, 4, 7]
-    assert topic.delete([5]) == 0
-    log.vacuum()
-    assert [*marks_of(log)] == []
-    (noted,) = marks_of(log).rewrites
-    assert noted == Rewrite(0, noted.stop, 1)
-    assert offsets(topic)[:6] == [0, 1, 2, 3, 4, 7]
-
-
-def test_marks_without_a_record_are_forgotten(log):
-    """A transaction does not look whether a record is removed already, and neither does a mark hide anything then."""
-    topic = filled(log)
-    topic.delete([5, 6])
-    log.vacuum()
-    with log.transaction() as transaction:
-        transaction.delete(topic, [5, 6])
-    assert [*marks_of(log)] == [(5, 7)]
-    assert log.vacuum().rewritten == ()
-    assert [*marks_of(log)] == []
-    assert offsets(topic)[:6] == [0, 1, 2, 3, 4, 7]
-
-
 def test_a_deletion_from_a_rewritten_segment_is_as_short_as_from_another(log):
     topic = filled(log)
     topic.delete([5])
@@ -159,28 +107,6 @@ def test_a_deletion_from_a_rewritten_segment_is_as_short_as_from_another(log):
     marks = find_marks(log.engine, log.engine.entry("orders").id, 0)
     assert marks is not None
     assert marks.left(marks.follow(), [(0, 20)]) == [(0, 5), (6, 20)]
-
-
-def test_the_newest_time_after_the_active_segment_was_rewritten(log):
-    topic = filled(log)
-    topic.delete([399])
-    newest = log.topics()[0].newest
-    log.vacuum()
-    assert log.topics()[0].newest == log.stats().newest == newest is not None
-    log.close()
-    with tailrace.open(log.location) as other:
-        assert other.topics()[0].newest == newest
-        other.topic("orders").delete(range(400))
-        other.vacuum()
-        assert other.topics()[0].newest is None
-
-
-class Died(Exception):  # noqa: N818  # what happens to a process
-    pass
-
-
-def _dies(*_):
-    raise Died
 
 
 def test_backup_and_restore_between_delete_and_vacuum(log, tmp_path):
