@@ -32,5 +32,5 @@ def test_one_runs_without_time_for_it(commands):
 
 
 def test_they_are_found_by_their_mark():
-    found = long.find(["tests/test_drop_lifecycle.py"])
-    assert found == ["tests/test_drop_lifecycle.py::test_slots_of_dropped_topics_are_used_again[2000]"]
+    found = long.find(["tests/disk/test_admin.py"])
+    assert found == ["tests/disk/test_admin.py::test_slots_of_dropped_topics_are_used_again[2000]"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import threading
@@ -302,24 +301,6 @@ def test_killed_writers_leave_whole_transactions(tmp_path):
         assert len(orders) == len(set(orders))
         assert set(acknowledged) <= set(orders)
         assert log.verify().ok
-
-
-def test_a_journal_file_that_another_process_replaced_and_removed(log):
-    program = """
-        import sys, tailrace
-        with tailrace.open(sys.argv[1]) as log:
-            journal = log.writing().store.committer.journal
-            file = journal.newest()
-            journal.new_file(file.number + 1, file.generation_number + 1, file.place.lsn)
-            journal.remove_older()
-    """
-    both = (("orders", "x", {}), ("stock", "x", {}))
-    commit(log, *both)
-    other = start(program, log.location)
-    assert other.communicate(timeout=20) == ("", "")
-    commit(log, *both)
-    assert texts(log, "orders") == texts(log, "stock") == ["x", "x"]
-    assert os.listdir(f"{log.location}/journal") == ["00000002.wal"]
 
 
 def test_a_mismatch_makes_no_topic(log):

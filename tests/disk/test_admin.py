@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace.disk.backup_point import Moment
-from tailrace.disk.catalog import SlotPlace
 from tailrace.disk.files import Files
 from tailrace.errors import StorageError, TopicNotFoundError
 
@@ -122,38 +120,6 @@ def test_a_trim_that_cannot_remove_the_files_says_that_the_records_are_gone(log,
     assert topic.read(partition=0).count() == 10
 
 
-@pytest.mark.parametrize("when", ["_find", "_standing"])
-def test_a_backup_beside_somebody_who_drops_and_makes_topics(log, tmp_path, monkeypatch, when):
-    """By another thread of this process, which takes in what the catalog says as soon as it is written."""
-    plain = getattr(Moment, when)
-    met = []
-
-    def beside(self: Moment, *arguments: object) -> object:
-        if not met:
-            met.append(when)
-            log.topic("orders").drop()
-            for number in range(5):
-                log.topic(f"made-{number}", partitions=3).append("new")
-        return plain(self, *arguments)
-
-    monkeypatch.setattr(Moment, when, beside)
-    report = log.backup(tmp_path / "backup")
-    assert met
-    assert not report.damage
-    restored = tmp_path / "restored"
-    tailrace.Log.restore(tmp_path / "backup", restored)
-    with tailrace.open(restored) as copy:
-        assert copy.verify().ok
-        assert [record.text for record in copy.topic("other").read()] == ["stays"]
-        names = {topic.name for topic in copy.topics()}
-        # What counts is the moment under the journal lock.
-        if when == "_find":
-            assert names == {"other", *(f"made-{number}" for number in range(5))}
-        else:
-            assert names == {"orders", "other"}
-            assert copy.topic("orders").read().count() == 200
-
-
 # Slots.
 
 
@@ -224,26 +190,3 @@ def test_who_holds_a_dropped_topic_never_sees_its_successor_in_the_slot(log, tmp
     assert [record.text for record in log.topic("orders").read()] == ["goes to a topic of the old name"]
     assert log.topic("successor").read().count() == 300
     assert log.verify().ok
-
-
-def test_a_backup_while_a_slot_gets_another_topic(log, tmp_path, monkeypatch):
-    find, done = Moment._find, []
-
-    def found(self: Moment, place: SlotPlace, newest: int) -> None:
-        find(self, place, newest)
-        if place.slot == log.engine.store.catalog.next_slot - 1 and not done:
-            done.append(place.slot)
-            slots = log.engine.entry("orders").slots
-            log.topic("orders").drop()
-            for _ in range(60):
-                log.topic("successor", partitions=2, segment_bytes=4_096).append("y" * 100, partition=0)
-            assert log.engine.entry("successor").slots == slots
-
-    monkeypatch.setattr(Moment, "_find", found)
-    log.backup(tmp_path / "backup")
-    assert done
-    assert not tailrace.Log.restore(tmp_path / "backup", tmp_path / "to").damage
-    with tailrace.open(tmp_path / "to") as again:
-        assert [record.text for record in again.topic("successor").read()] == ["y" * 100] * 60
-        assert [info.name for info in again.topics()] == ["other", "successor"]
-        assert again.verify().ok
