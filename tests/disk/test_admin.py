@@ -1,4 +1,4 @@
-"""Drops and trims that meet somebody else in the files, or may not remove them; backups beside them."""
+"""Changes of the catalog on real files: drops and trims that meet others there, and the slots of dropped topics."""
 
 from __future__ import annotations
 
