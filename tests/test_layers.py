@@ -24,6 +24,7 @@ BYTE_MODULES = ("codec", "columns", "frame", "journal", "marks", "runs", "segmen
 GROUND = (
     "tailrace.types",
     "tailrace.records",
+    "tailrace.ranges",
     "tailrace.names",
     "tailrace.arguments",
     "tailrace.settings",

@@ -243,6 +243,7 @@ def test_tuning():
             "zero_ahead_bytes": 128 << 10,
             "open_partitions_max": 256,
             "vacuum_seconds": 5.0,
+            "removal_seconds_max": 86_400.0,
             "adopt_bytes_min": 1 << 20,
             "adopt_alone_bytes_min": 4 << 20,
             "catalog_segment_bytes": 1 << 20,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tailrace import limits
+from tailrace.ranges import single_offsets
 
 if TYPE_CHECKING:
+    from tailrace.ranges import Range
     from tailrace.types import Durable, Duration, Size, Start
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
@@ -122,7 +124,7 @@ def parse_flag(value: Any, what: str) -> bool:
     return value
 
 
-def parse_offsets(offsets: Any) -> list[tuple[int, int]]:
+def parse_offsets(offsets: Any) -> Sequence[Range]:
     """Return an offset, or several in any order, as sorted ranges from the first to the last, exclusive."""
     if isinstance(offsets, range) and offsets.step == 1:
         if not offsets:
@@ -133,18 +135,7 @@ def parse_offsets(offsets: Any) -> list[tuple[int, int]]:
     many = [*offsets] if isinstance(offsets, Iterable) else [offsets]
     if {*map(type, many)} != {int} or min(many) < 0:
         many = [parse_count(each, "offsets") for each in many]
-    many = sorted({*many})
-    after = [offset + 1 for offset in many]
-    if {*after}.isdisjoint(many):
-        # No two of them are one range.
-        return [*zip(many, after, strict=True)]
-    ranges: list[tuple[int, int]] = []
-    for offset in many:
-        if ranges and ranges[-1][1] == offset:
-            ranges[-1] = (ranges[-1][0], offset + 1)
-        else:
-            ranges.append((offset, offset + 1))
-    return ranges
+    return single_offsets(many)
 
 
 def parse_time(value: Any, what: str = "time", *, now_us: int | None = None) -> int:

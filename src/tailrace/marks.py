@@ -10,22 +10,20 @@ from tailrace.disk.marks import (
     NO_MARKS,
     SNAPSHOT_RANGES_MAX,
     MarkTable,
-    Range,
     Rewrite,
-    normalized,
     pack_remove,
     pack_rewritten,
-    total,
-    without,
 )
 from tailrace.errors import CorruptionError, OffsetOutOfRangeError, TopicNotFoundError
 from tailrace.names import marked_topic, marks_topic
+from tailrace.ranges import normalized, total, without
 from tailrace.state_topic import NewRecords, StateTopic, TopicState, find_state_topic, open_state_topic
 
 if TYPE_CHECKING:
     from tailrace.disk import Partition, TopicEntry, Write
     from tailrace.disk.columns import Columns
     from tailrace.engine.engine import Engine
+    from tailrace.ranges import Range
 
 
 class MarkState(TopicState):
@@ -44,7 +42,7 @@ class MarkState(TopicState):
 
     def take(self, columns: Columns, first: int, stop: int) -> None:
         """Apply some records of a frame."""
-        self.table = self.table.applied(columns.values(first, stop))
+        self.table = self.table.applied(columns.values(first, stop), columns.times_list(first, stop))
 
     def snapshot(self, alive: Container[int]) -> NewRecords:
         """Return the marks that are not below the start of the partition."""
@@ -79,7 +77,7 @@ class Marks(StateTopic[MarkState]):
         """The tuned number of records that the marks may have."""
         return self.engine.tuning.mark_records_max
 
-    def left(self, state: MarkState, ranges: Sequence[Range]) -> list[Range]:
+    def left(self, state: MarkState, ranges: Sequence[Range]) -> Sequence[Range]:
         """Return which of these offsets are not removed: no mark, not below the start, and there is such a record.
 
         A mark alone does not tell: the rewrite of a segment takes it away with the record.

@@ -183,6 +183,9 @@ class Tuning(NamedTuple):
     open_partitions_max: int = 256
     # Seconds between two checks for records that retention removes.
     vacuum_seconds: float = 5.0
+    # Seconds after which a deleted or expired record is taken out of its segment in the background, however small a
+    # part of the segment it is.
+    removal_seconds_max: float = 86_400.0
     # From this size on, the records of a commit in a partition become a segment of their own instead of a journal
     # entry.
     adopt_bytes_min: int = limits.ADOPT_BYTES_MIN

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from random import Random
 
 import pytest
 
-from tailrace.disk.marks import NO_MARKS, MarkTable, Rewrite, normalized, pack_remove, pack_rewritten
-from tailrace.disk.marks import without as ranges_without
+from tailrace.disk.marks import NO_MARKS, MarkTable, Rewrite, pack_remove, pack_rewritten
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.names import marked_topic, marks_topic
+from tailrace.ranges import normalized
+from tailrace.ranges import without as ranges_without
 
 
 def offsets_of(ranges):
@@ -55,10 +57,10 @@ class TestTable:
     def test_rewrites(self):
         table = NO_MARKS.adding([(0, 30)]).rewritten(Rewrite(10, 20, 2), [(12, 13)])
         assert [*table] == [(0, 10), (12, 13), (20, 30)]
-        assert table.rewrite_of(19) == (10, 20, 2)
+        assert table.rewrite_of(19) == Rewrite(10, 20, 2)
         assert table.rewrite_of(9) is table.rewrite_of(20) is None
         # A round that repeats a record of an earlier version takes nothing back.
-        assert table.rewritten(Rewrite(10, 20, 1), []).rewrite_of(10) == (10, 20, 2)
+        assert table.rewritten(Rewrite(10, 20, 1), []).rewrite_of(10) == Rewrite(10, 20, 2)
         assert table.between(11, 25).rewrites == (Rewrite(10, 20, 2),)
         assert [*table.between(11, 25)] == [(12, 13), (20, 25)]
         assert table.end == 30
@@ -70,7 +72,12 @@ class TestTable:
         assert NO_MARKS.adding([(77, 78)]).applied(records) == table
 
     @pytest.mark.parametrize(
-        "torn", [b"", b"1234567", bytes(8), pack_remove(1, [(0, 1)])[:-8], pack_remove(1, [(2, 1)])]
+        "torn",
+        [
+            *(b"", b"1234567", bytes(8), pack_remove(1, [(0, 1)])[:-8], pack_remove(1, [(2, 1)])),
+            *(pack_rewritten(Rewrite(0, 9, 1), [])[:-8], NO_MARKS.snapshot()[0][:-8]),
+            array("Q", (3, 0, 1, 5, 5, 0)).tobytes(),
+        ],
     )
     def test_torn_records(self, torn):
         with pytest.raises(CorruptionError):
@@ -79,6 +86,26 @@ class TestTable:
     def test_a_record_of_a_newer_version(self):
         with pytest.raises(VersionError):
             NO_MARKS.applied([bytes([9, *bytes(15)])])
+
+    def test_since_when_records_are_marked(self):
+        minute = 60_000_000
+        table = NO_MARKS.applied(
+            [pack_remove(9_999, [(3, 4)]), pack_remove(9_999, [(5_000, 5_001)]), pack_remove(9_999, [(7, 8)])],
+            [minute, 3 * minute, 9 * minute],
+        )
+        assert table.marked_since(0, 100) == minute
+        assert table.marked_since(4, 100) == 9 * minute
+        assert table.marked_since(100, 9_999) == 3 * minute
+        assert table.marked_since(9_000, 9_999) is None
+        # A mark that stays keeps its time, which does not count before the rewrite.
+        noted = table.applied([pack_rewritten(Rewrite(0, 100, 1, 5 * minute), [(7, 8)])], 11 * minute)
+        assert noted.marked_since(0, 100) == 9 * minute
+        assert noted.applied([pack_remove(9_999, [(50, 51)])], 0).marked_since(0, 100) == 5 * minute
+        # Another snapshot knows the same, whatever its own time is.
+        assert NO_MARKS.applied(noted.snapshot(ranges_max=1), 99 * minute) == noted
+        assert noted.between(100, 9_999).ages.ages == noted.ages.ages[1:]
+        many = [(4 * at, 4 * at + 1) for at in range(200)]
+        assert NO_MARKS.applied([pack_remove(9_999, many)], minute).marked_since(700, 720) == minute
 
     def test_names(self):
         assert marked_topic(marks_topic(17)) == 17

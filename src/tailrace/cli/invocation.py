@@ -81,9 +81,11 @@ class Invocation:
         location = self.log or os.environ.get("TAILRACE_LOG")
         if not location:
             raise click.UsageError("No log was named: add -L PATH, or set TAILRACE_LOG.")
-        self.detail(f"log {location}" + (f", namespace {self.space}" if self.space else ""))
+        # Before the environment, which may name it, is hidden.
+        namespace = self.space
+        self.detail(f"log {location}" + (f", namespace {namespace}" if namespace else ""))
         with _namespace_hidden():
-            yield location, self.space
+            yield location, namespace
 
     def inner(self, log: Log, name: str) -> Log:
         """Open a namespace of an open log for reading, recovering it first if needed."""

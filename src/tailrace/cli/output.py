@@ -83,8 +83,6 @@ def human_cell(name: str, value: Any) -> str:
         return printable(",".join(map(str, value)))
     if isinstance(value, Mapping):
         return printable(" ".join(f"{key}={exact_cell(each)}" for key, each in value.items()))
-    if isinstance(value, list):
-        return printable(", ".join(map(str, value))) or "-"
     return printable(str(value))
 
 

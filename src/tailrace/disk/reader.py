@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tailrace.disk.marks import MarkTable
     from tailrace.disk.partition import Partition
     from tailrace.disk.tails import State
+    from tailrace.ranges import Range
 
 # Up to this many records are read with a first read of this many bytes; each further read is four times as large.
 FEW_RECORDS = 64
@@ -388,14 +389,18 @@ class Reader:
             return None
         return segment.rewrites, base + segment.index.span
 
-    def present(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def present(self, ranges: Sequence[Range]) -> Sequence[Range]:
         """Return the offsets of some ranges that have a record in the newest version of their segment.
 
         The ranges are sorted and below the end. Only a rewrite takes single records out of a segment.
         """
-        found: list[tuple[int, int]] = []
+        found: list[Range] = []
         if ranges:
             self.newest_base(ranges[-1][1])
+            if (base := self._base_of(ranges[0][0])) is not None and base == self._base_of(ranges[-1][1] - 1):
+                segment = self._open(base)
+                if segment is not None and not segment.rewrites:
+                    return ranges
         left = deque(ranges)
         while left:
             first = left[0][0]
@@ -404,7 +409,7 @@ class Reader:
             at = bisect_right(self.bases, first)
             after = self.bases[at] if at < len(self.bases) else left[-1][1]
             # Those of this segment; without one they were trimmed meanwhile, or a read reports that it is missing.
-            mine: list[tuple[int, int]] = []
+            mine: list[Range] = []
             if left[-1][1] <= after:
                 mine = [*left]
                 left.clear()

@@ -218,7 +218,7 @@ def skim_run(data: bytes, at: int, offset: int, chain: int) -> tuple[int, int, i
 def _parse(flags: int, body: bytes) -> tuple[bytes | None, bytes, bytes | None] | None:
     """Return key, headers and value of a frame of one record; None if its columns are not those of one."""
     length = len(body)
-    if flags < 0:
+    if flags < 0 or length < 8:
         return None
     key, headers, position = None, b"", 0
     if flags & KEYS:

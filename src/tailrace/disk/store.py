@@ -262,6 +262,9 @@ class Store:
 
     def check_dropped(self, partition: Partition, error: TopicNotFoundError | None = None) -> None:
         """Raise CorruptionError if the slot shows a drop that the catalog does not have: a retry would never end."""
+        if partition is self.catalog_partition:
+            # It cannot be looked up in itself, and it is never dropped.
+            raise CorruptionError("The slot of the catalog was cleared", path=self.tails.path) from error
         place = self.refresh().place(partition.slot)
         if place is not None and place.incarnation == partition.incarnation:
             # A drop is in the catalog before it is in the slot.
@@ -468,7 +471,7 @@ def _drop_marks(store: Store, marks: Partition, end: int) -> None:
     table = NO_MARKS
     try:
         for column, _ in reader.pieces(marks.start, marks.end):
-            table = table.applied(column.values())
+            table = table.applied(column.values(), column.times_list())
     finally:
         reader.close()
     if table.end > end:

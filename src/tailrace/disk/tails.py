@@ -118,7 +118,7 @@ def parse_block(block: bytes) -> tuple[int, State, int] | None:
     # rule: state block's checksum
     if not sequence or _CRC.unpack_from(block, BLOCK.size)[0] != crc32c(block[: BLOCK.size]):
         return None
-    if max(sequence, end, base, position, safe, start) > NUMBER_MAX:
+    if max(sequence, end, base, position, synced, last, safe, start) > NUMBER_MAX:
         return None
     state = State(end, base, position, chain, flags, salt, synced, synced_chain, last, safe, start)
     return sequence, state, incarnation

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from tailrace.arguments import StartPoint
     from tailrace.disk import Partition, Reader, TopicEntry
     from tailrace.disk.frame import Prepared
-    from tailrace.disk.marks import Range
     from tailrace.engine.engine import Engine
     from tailrace.local.log import LocalLog
     from tailrace.local.producer import LocalProducer
+    from tailrace.ranges import Range
     from tailrace.read.visibility import Visibility
     from tailrace.types import EraseReport, Settings
     from tailrace.write.intake import Intake

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.disk import RecipeChanged, Region, Write, critical_region
 from tailrace.disk.frame import NEVER
-from tailrace.disk.marks import normalized
 from tailrace.engine.engine import name_damage
 from tailrace.errors import CorruptionError, LimitError, OffsetMismatchError, TopicNotFoundError
 from tailrace.limits import PARTICIPANTS_MAX
 from tailrace.marks import open_marks, settle
+from tailrace.ranges import normalized
 from tailrace.write.intake import Rows, check_group
 from tailrace.write.route import checked_partition
 
 if TYPE_CHECKING:
     from tailrace.disk import Partition
     from tailrace.disk.frame import Prepared
-    from tailrace.disk.marks import Range
     from tailrace.engine.engine import Engine
     from tailrace.groups.commits import Enlisted
     from tailrace.local.log import LocalLog
     from tailrace.local.topic import LocalTopic
     from tailrace.marks import Marks
+    from tailrace.ranges import Range
     from tailrace.state_topic import StateTopic
     from tailrace.write.intake import Intake
     from tailrace.write.recipe import Recipe
@@ -205,18 +205,18 @@ def _local(call: Call) -> LocalTopic:
     return topic
 
 
-def _marks(engine: Engine, removals: Sequence[DeleteCall]) -> list[tuple[Marks, list[Range], int]]:
+def _marks(engine: Engine, removals: Sequence[DeleteCall]) -> list[tuple[Marks, Sequence[Range], int]]:
     """Return the marks of each partition from which records are removed, with their offsets and its end.
 
     The records are brought to disk here: their partitions are no participants, so the commit does not sync them.
     """
-    ranges: dict[Partition, list[Range]] = {}
+    ranges: dict[Partition, Sequence[Range]] = {}
     names: dict[Partition, str] = {}
     for removal in removals:
         topic: LocalTopic = removal.topic.backend  # type: ignore[assignment]
         part = topic.marked(engine, removal.partition)
         names[part] = topic.name
-        ranges[part] = normalized([*ranges.get(part, []), *removal.ranges])
+        ranges[part] = normalized([*ranges[part], *removal.ranges]) if part in ranges else normalized(removal.ranges)
     ends = {part: settle(engine, names[part], part, some) for part, some in ranges.items() if some}
     return [(open_marks(engine, part.topic_id, part.index), ranges[part], end) for part, end in ends.items()]
 

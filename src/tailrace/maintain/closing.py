@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.disk.failures import by_system
+from tailrace.disk.marks import NO_MARKS
 from tailrace.disk.segment import HEADER_BYTES
 from tailrace.errors import DiskFullError, TailraceError
 from tailrace.maintain.retention import should_close
@@ -51,16 +52,23 @@ class Closing:
             return False
         if piece is None:
             return False
-        # Deleted records of the active segment stay until it is full, or a vacuum is requested.
-        if run.full and rule.mutable and run.table(entry, partition.index).touches(state.base, state.end):
+        marks = run.table(entry, partition.index) if rule.mutable else NO_MARKS
+        # In the background, single records of the active segment stay until it is full or one of them is overdue.
+        partly = run.full or run.is_overdue(marks, state.base, state.end, piece.expiry_low)
+        if partly and marks.touches(state.base, state.end):
             return True
-        return should_close(rule, piece, cursors, run.now_us, partly=run.full)
+        return should_close(rule, piece, cursors, run.now_us, partly=partly)
 
     def _examine(self, partition: Partition, state: State, rule: Rule) -> SegmentSpan | None:
-        inventory = self.round.inventory
+        run = self.round
+        inventory = run.inventory
         piece = inventory.active(partition, state)
         if piece is not None and rule.expires:
-            low, high = inventory.expiry_of_active(partition, state, partly=self.round.full)
+            # No record expires before its segment is created.
+            partly = run.full or (piece.created <= run.overdue_us and not inventory.is_known_fresh(partition, state))
+            low, high = inventory.expiry_of_active(partition, state, partly=partly)
+            if partly and not run.full:
+                inventory.note_fresh(partition, state, low, run.now_us - run.overdue_us)
             piece = piece._replace(expiry_low=low, expiry_high=high)
         return piece
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.disk.journal import journal_numbers
-from tailrace.disk.marks import normalized
 from tailrace.engine.engine import name_damage, topic_settings
 from tailrace.errors import CorruptionError, DurabilityError, ImmutableError, StorageError
 from tailrace.maintain.vacuum import rewrite_topic
 from tailrace.marks import open_marks, settle
 from tailrace.names import STAGED_SUFFIX
+from tailrace.ranges import normalized
 from tailrace.types import EraseReport
 
 if TYPE_CHECKING:

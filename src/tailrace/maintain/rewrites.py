@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tailrace.disk.dead_records import DEAD_BYTES_MIN, find_dead
 from tailrace.disk.failures import by_system
-from tailrace.disk.marks import NO_MARKS, Rewrite, total, without
-from tailrace.disk.rewrite import DEAD_BYTES_MIN, find_dead, finish_interrupted, remove_leftovers, rewrite
+from tailrace.disk.marks import NO_MARKS, Rewrite
+from tailrace.disk.rewrite import finish_interrupted, remove_leftovers, rewrite
 from tailrace.disk.tails import HAS_SEGMENT
-from tailrace.errors import DiskFullError, MissingExtraError, TailraceError
+from tailrace.errors import CorruptionError, DiskFullError, MissingExtraError, TailraceError
 from tailrace.maintain.round import PARTITION_ERRORS
+from tailrace.ranges import total, without
 from tailrace.types import RewriteNote
 
 if TYPE_CHECKING:
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from tailrace.maintain.retention import Rule, SegmentSpan
     from tailrace.maintain.round import Round
     from tailrace.marks import Marks
+    from tailrace.ranges import Range
 
 # What must be free beside what a rewrite writes: others write meanwhile.
 ROOM_BYTES = 1 << 20
+# A segment that cannot be read is tried again in the background after this time.
+RETRY_US = 3_600_000_000
 
 
 class Rewrites:
@@ -71,6 +76,8 @@ class Rewrites:
                     partition = self.inventory.partition(entry, index)
                     if partition is None:
                         break
+                    if not self.round.full and self.inventory.is_resting(partition, salt):
+                        continue
                     try:
                         done = yield from self._rewrite_one(entry, partition, piece, salt)
                     except DiskFullError as error:
@@ -78,6 +85,8 @@ class Rewrites:
                         self._note_rewrite(entry, piece, piece.bytes, why=str(error))
                         return
                     except by_system(*PARTITION_ERRORS, MissingExtraError, OSError) as error:
+                        if isinstance(error, (CorruptionError, MissingExtraError)):
+                            self.inventory.rest(partition, salt, self.round.now_us + RETRY_US)
                         self._note_rewrite(entry, piece, piece.bytes, why=f"it cannot be rewritten: {error}")
                         continue
                     if done and not self.round.dry_run:
@@ -108,19 +117,27 @@ class Rewrites:
         """Rewrite one segment if it is worth it; return whether it was rewritten."""
         base = piece.first
         marks = self.round.marking(entry, piece.partition)
-        removed = [] if marks is None else marks.follow().table.within(base, piece.stop)
+        table = NO_MARKS if marks is None else marks.follow().table
+        removed: Sequence[Range] = table.within(base, piece.stop)
+        overdue = not self.round.full and self.round.is_overdue(table, base, piece.stop, piece.expiry_low)
         if marks is not None and removed and not self.round.dry_run:
             # If this fails, as on a full disk, the version that is there may not be on disk, and its marks stay.
             yield from finish_interrupted(self.store, partition, self.round.timeout)  # rule: even count before the note
-            removed = self._note_again(partition, base, marks, removed)
+            removed = self._note_again(partition, base, marks, removed, thorough=self.round.full or overdue)
+            if overdue and not self.round.is_overdue(marks.follow().table, base, piece.stop, piece.expiry_low):
+                return False
         if self.round.full:
             index = None if piece.sealed else self._active_index(partition, base)
             # Where there is room for a whole copy, one dead record is reason enough.
             brief = not self.round.dry_run and self.store.files.free_bytes(self.store.path) >= piece.bytes + ROOM_BYTES
             dead = find_dead(partition, base, self.round.now_us, removed, index=index, brief=brief)
             if dead is None:
+                if marks is not None and removed and not self.round.dry_run:
+                    self._forget(partition, base, marks, removed)
                 return False
             freed, count, expired = dead.bytes, dead.records, dead.expired
+        elif overdue:
+            freed, count, expired = 0, 0, 0
         else:
             many = 2 * total(removed) >= piece.records and piece.bytes >= 2 * DEAD_BYTES_MIN
             if not many and not self.inventory.is_worth_it(partition, base, salt, self.round.now_us):
@@ -142,17 +159,20 @@ class Rewrites:
             return False
         if marks is not None:
             # Also where it had no marks: readers that have the old version open learn of the new one.
-            marks.note_rewrite(Rewrite(base, made.end, made.rewrites), removed)
+            marks.note_rewrite(Rewrite(base, made.end, made.rewrites, self.round.now_us), removed)
+        if overdue and not made.records:
+            # Its bounds said otherwise: records that are not there any more.
+            self.inventory.rest(partition, made.salt, 2 * self.round.now_us - self.round.overdue_us)
         self._note_rewrite(entry, piece, made.bytes_after, made.records, made.expired)
         return True
 
     def _note_again(
-        self, partition: Partition, base: int, marks: Marks, marked: list[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
+        self, partition: Partition, base: int, marks: Marks, marked: Sequence[Range], *, thorough: bool
+    ) -> Sequence[Range]:
         """Repeat the note of a rewrite whose process died before it; return the marks of the segment that are left.
 
-        A vacuum by hand also forgets marks without a record: of one that a transaction deleted once more, or of one
-        that had expired and was deleted while its segment was rewritten.
+        With `thorough`, marks without a record are forgotten as well: of one that a transaction deleted once more, or
+        of one that had expired and was deleted while its segment was rewritten.
         """
         reader = self.store.reader(partition)
         try:
@@ -161,15 +181,26 @@ class Rewrites:
             if found is None or not found[0]:
                 return marked
             is_noted = known is not None and known.base == base and known.rewrites >= found[0]
-            if is_noted and not self.round.full:
+            if is_noted and not thorough:
                 return marked
             gone = without(marked, reader.present(marked))
             if is_noted and not gone:
                 return marked
         finally:
             reader.close()
-        marks.note_rewrite(Rewrite(base, found[1], found[0]), gone)
+        marks.note_rewrite(Rewrite(base, found[1], found[0], 0 if known is None else known.moment_us), gone)
         return without(marked, gone)
+
+    def _forget(self, partition: Partition, base: int, marks: Marks, marked: Sequence[Range]) -> None:
+        """Forget marks of an intact segment without a record to take out: a repair gave up the marked records."""
+        reader = self.store.reader(partition)
+        try:
+            found = reader.version(base)
+        finally:
+            reader.close()
+        if found is not None:
+            known = marks.follow().table.rewrite_of(base)
+            marks.note_rewrite(Rewrite(base, found[1], found[0], 0 if known is None else known.moment_us), marked)
 
     def _active_index(self, partition: Partition, base: int) -> Index | None:
         reader = self.store.reader(partition)

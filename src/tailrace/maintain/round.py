@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.disk.marks import NO_MARKS
+from tailrace.disk.removal_ages import STEP_US
 from tailrace.errors import CorruptionError, LockedError, StorageError, TopicNotFoundError
 from tailrace.maintain.segments import inventory_of, rule_of
 from tailrace.names import is_internal
@@ -47,6 +48,8 @@ class Round:
         self.only = only
         self.inventory = inventory_of(store)
         self.now_us = store.files.now_us()
+        # What was removed, or expired, before this moment goes in the background too, however little it is.
+        self.overdue_us = self.now_us - round(store.context.tuning.removal_seconds_max * 1e6)
 
     def topics(self) -> list[tuple[TopicEntry, Rule]]:
         """Return the topics to examine, and the rule of each."""
@@ -56,6 +59,17 @@ class Round:
         if self.only is not None:
             entries = [entry for entry in entries if entry.id == self.only]
         return [(entry, rule_of(entry)) for entry in sorted(entries, key=lambda entry: entry.name)]
+
+    def is_overdue(self, marks: MarkTable, first: int, stop: int, expiry_low: int) -> bool:
+        """Return whether a segment holds a record that was removed, or expired, too long ago.
+
+        `expiry_low` is when its first record expires, in seconds rounded down.
+        """
+        if expiry_low and (expiry_low + 1) * 1_000_000 <= self.overdue_us:
+            return True
+        since = marks.marked_since(first, stop)
+        # Removals within a step have the time of the first of them.
+        return since is not None and since + STEP_US <= self.overdue_us
 
     def table(self, entry: TopicEntry, index: int) -> MarkTable:
         """Return the published marks of a partition; none if they cannot be read, so that nothing is taken out."""

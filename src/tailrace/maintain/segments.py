@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, overload
 from weakref import WeakKeyDictionary, proxy
 
+from tailrace.disk.dead_records import half_expired_us
 from tailrace.disk.failures import by_system
 from tailrace.disk.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from tailrace.disk.frame import read_header
 from tailrace.disk.layout import is_expired
 from tailrace.disk.partition import segment_bases
-from tailrace.disk.rewrite import half_expired_us
 from tailrace.disk.segment import read_footer, segment_name
 from tailrace.disk.segment_facts import UNSETTLED, Key, SegmentFacts
 from tailrace.disk.tails import HAS_SEGMENT
@@ -99,6 +99,10 @@ class Inventory:
         # worth it.
         self.cleared: dict[int, bool] = {}
         self.worth: dict[int, dict[int, int]] = {}
+        # By slot, for each salt of a segment until when it is not examined again: nothing was to be taken out of it, or
+        # it is damaged. And by slot the base of the active segment, and until when no record of it is overdue.
+        self.resting: dict[int, dict[int, int]] = {}
+        self.fresh: dict[int, tuple[int, int]] = {}
 
     # Topics.
 
@@ -111,7 +115,7 @@ class Inventory:
             self.limited = [(entry, rule_of(entry)) for entry in entries if _is_limited(entry) or entry.id in marked]
             self.trimmed = [entry for entry in entries if entry.trims]
             owners = {slot: entry.id for entry in entries for slot in entry.slots}
-            for known in (self.swept, self.opened, self.cleared, self.worth):
+            for known in (self.swept, self.opened, self.cleared, self.worth, self.resting, self.fresh):
                 for slot in list(known):
                     if slot not in owners or owners[slot] != self.owners.get(slot):
                         known.pop(slot, None)
@@ -287,6 +291,31 @@ class Inventory:
         finally:
             reader.close()
         return (0, 0) if info is None else (info.expiry_low, info.expiry_high)
+
+    def is_known_fresh(self, partition: Partition, state: State) -> bool:
+        """Return whether no record of the active segment can be overdue, by what was read of it before."""
+        base, until_us = self.fresh.get(partition.slot, (-1, 0))
+        return base == state.base and self.store.files.now_us() < until_us
+
+    def note_fresh(self, partition: Partition, state: State, expiry_low: int, delay_us: int) -> None:
+        """Note when the first record of the active segment expires: it is overdue after a delay.
+
+        Records that are appended from now on expire later than now.
+        """
+        now_us = self.store.files.now_us()
+        first_us = min((expiry_low + 1) * 1_000_000, now_us) if expiry_low else now_us
+        self.fresh[partition.slot] = (state.base, first_us + delay_us)
+
+    def rest(self, partition: Partition, salt: int, until_us: int) -> None:
+        """Leave a segment alone until a moment."""
+        known = self.resting.setdefault(partition.slot, {})
+        if len(known) > WORTH_MAX:
+            known.clear()
+        known[salt] = until_us
+
+    def is_resting(self, partition: Partition, salt: int) -> bool:
+        """Return whether a segment is left alone for now."""
+        return self.store.files.now_us() < self.resting.get(partition.slot, {}).get(salt, 0)
 
     def rewritable(self, partition: Partition, state: State, marks: MarkTable) -> list[tuple[SegmentSpan, int]]:
         """Return the sealed segments that may hold an expired or deleted record, the oldest first, and their salts."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.disk.columns import Columns
     from tailrace.disk.marks import Rewrite
     from tailrace.engine.engine import Engine
+    from tailrace.ranges import Range
 
 # Up to this many runs of visible records are parts of their frame; the records of more are picked from it.
 RUNS_MAX = 8
@@ -88,7 +89,7 @@ class LiveVisibility(Visibility):
         known = {*self._begun}
         return any(each.base < stop and each.stop > first and each not in known for each in marks.rewrites)
 
-    def _present(self, marks: MarkTable, first: int, stop: int) -> list[tuple[int, int]]:
+    def _present(self, marks: MarkTable, first: int, stop: int) -> Sequence[Range]:
         reader = self._engine.store.reader(self._partition)
         reader.marks = marks
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from tailrace.arguments import parse_count, parse_offsets, parse_time, parse_ttl
@@ -37,7 +37,7 @@ class DeleteCall(NamedTuple):
     """One deletion: sorted ranges of offsets in one partition."""
 
     topic: Topic
-    ranges: list[tuple[int, int]]
+    ranges: Sequence[tuple[int, int]]
     partition: int
 
 

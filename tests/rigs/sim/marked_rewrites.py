@@ -11,11 +11,11 @@ from random import Random
 
 from tailrace import marks as product
 from tailrace.disk.frame import prepare
-from tailrace.disk.marks import Range
 from tailrace.disk.rewrite import rewrites_of
 from tailrace.engine.engine import Engine
 from tailrace.errors import CorruptionError, StorageError, TailraceError
 from tailrace.maintain.vacuum import vacuum
+from tailrace.ranges import Range
 from tailrace.read.span import Span
 from tailrace.read.visibility import visibility_of
 from tests.rigs.sim import FALLIBLE, PASSIVE, Disk, Fail, Full, Kill, Killed, Process, Scheduler

@@ -1,0 +1,175 @@
+"""Copier: adds the records of a segment that stay to its new version, as whole frames or gathered into new ones."""
+
+from __future__ import annotations
+
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING
+
+from tailrace.disk.frame import PLAIN, Attributes, Header, prepare_removed, stored
+from tailrace.disk.gather import Selected, join_selected, moved, select
+from tailrace.disk.segment import NOTHING_LOST
+from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from tailrace.disk.columns import Columns
+    from tailrace.disk.removal import Removal
+    from tailrace.disk.segment_source import SegmentSource, SourcePart
+    from tailrace.disk.staging import SegmentWriter
+
+# A longer run of missing offsets is a placeholder, not a gap inside of a frame.
+GAP_OFFSETS_MAX = 65_536
+# No frame covers more offsets: its relative offsets have 31 bits.
+SPAN_OFFSETS_MAX = 1 << 30
+# Smaller frames after a gap are gathered although all of their records stay: a placeholder before each would cost more.
+COPIED_BYTES_MIN = 64 << 10
+
+
+class Copier:
+    """Adds the records that stay to a new version: whole frames as they are stored, others gathered into new ones."""
+
+    def __init__(self, source: SegmentSource, writer: SegmentWriter, removal: Removal | None) -> None:
+        self.source = source
+        self.writer = writer
+        # None: every frame is copied.
+        self.removal = removal
+        # How many records were left out, and how many of these had expired.
+        self.removed = self.expired = 0
+        # The smallest and the largest time of what was left out since the last record that stays.
+        self.gap: tuple[int, int] | None = None
+        # What is gathered for the next frame.
+        self.pending: list[Selected] = []
+        self.records = self.weight = self.codec = 0
+        self.attributes = PLAIN
+        writer.index.flags = NOTHING_LOST
+
+    def add(self, part: SourcePart) -> None:
+        """Add what stays of the next frame, or run of frames."""
+        header, removal = part.header, self.removal
+        if header is None:
+            assert part.run is not None
+            assert removal is not None
+            self._add_kept(part.run, *removal.kept(part.run), None)
+            return
+        if header.lost:
+            self.writer.index.flags = 0
+        if removal is None or header.lost:
+            self._copy(header, part.body)
+            return
+        takes = True if header.placeholder else removal.takes(header)
+        if takes:
+            self.removed += header.count
+            self.expired += header.count if removal.is_over(header) else 0
+            self._leave_out(header.min_time, header.max_time)
+            return
+        small = header.size < COPIED_BYTES_MIN and not _producer(header)
+        joined = small and bool(self.pending or self.gap)
+        if takes is None or joined:
+            column = self.source.columns(part)
+            kept, expired = removal.kept(column)
+            if joined or 0 in kept:
+                self._add_kept(column, kept, expired, header)
+                return
+        self._copy(header, part.body)
+
+    def finish(self) -> None:
+        """Add the rest; the new version covers as many offsets as the old one."""
+        self._flush()
+        self._fill(self.source.index.span)
+        if self.writer.index.span != self.source.index.span:
+            raise AssertionError("A rewritten segment covers other offsets than before.")
+
+    def _leave_out(self, low: int, high: int) -> None:
+        known_low, known_high = self.gap or (low, high)
+        self.gap = min(low, known_low), max(high, known_high)
+
+    def _add_kept(self, column: Columns, kept: bytes, expired: int, header: Header | None) -> None:
+        """Gather the records for which `kept` has 1, and leave out the others."""
+        if header is not None:
+            bounds = header.min_time, header.max_time
+        else:
+            times = column.times_list()
+            bounds = (times, times) if isinstance(times, int) else (min(times), max(times))
+        if 1 in kept:
+            self._gather(header, column, kept, bounds)
+        self.removed += kept.count(0)
+        self.expired += expired
+        if not kept[-1]:
+            self._leave_out(*bounds)
+
+    def _copy(self, header: Header, body: ReadableBuffer) -> None:
+        self._flush()
+        self._fill(header.base)
+        self.writer.add([stored(header, bytes(body))])
+
+    def _fill(self, offset: int) -> None:
+        """Add a placeholder up to an offset, if any are missing."""
+        missing = offset - self.writer.index.span
+        if missing > 0:
+            assert self.gap is not None
+            self.writer.add([prepare_removed(missing, *self.gap)])
+        self.gap = None
+
+    def _gather(self, header: Header | None, column: Columns, kept: bytes, bounds: tuple[int, int]) -> None:
+        """Add some records of a frame to those that are gathered."""
+        producer = header is not None and _producer(header)
+        if producer:
+            # Its sequence counts from its base, and its records are not joined with others.
+            self._flush()
+            self._fill(column.base_offset)
+        first, last = column.offset(kept.index(1)), column.offset(kept.rindex(1))
+        if last - first + 1 - kept.count(1) > GAP_OFFSETS_MAX:
+            indexes = [*compress(range(column.count), kept)]
+            for before, after in pairwise(indexes):
+                if column.offset(after) - column.offset(before) > GAP_OFFSETS_MAX:
+                    self._gather(header, column, kept[:after] + bytes(column.count - after), bounds)
+                    self.gap = self.gap or bounds
+                    self._gather(header, column, bytes(after) + kept[after:], bounds)
+                    return
+        codec, attributes = (0, PLAIN) if header is None else (header.codec, header.attributes)
+        span = self.writer.index.span
+        if self.pending and (
+            self.records + kept.count(1) > FRAME_RECORDS_MAX
+            or (codec and self.codec and codec != self.codec)
+            or _identity(attributes) != _identity(self.attributes)
+            or producer
+            or last - span >= SPAN_OFFSETS_MAX
+        ):
+            self._flush()
+        following = self.writer.index.span + self.pending[-1].last + 1 if self.pending else self.writer.index.span
+        if first - following > GAP_OFFSETS_MAX:
+            self._flush()
+            self.gap = self.gap or bounds
+            self._fill(first)
+        part = select(column, kept, self.writer.index.span)
+        if self.pending and self.weight + part.size > FRAME_BYTES_TARGET:
+            span = self.writer.index.span
+            self._flush()
+            part = moved(part, self.writer.index.span - span)
+        self.gap = None
+        self.attributes = attributes
+        self.codec = codec or self.codec
+        self.records += part.count
+        self.weight += part.size
+        self.pending.append(part)
+        if producer:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Add the gathered records as one frame."""
+        if self.pending:
+            frame = join_selected(self.pending, self.codec, self.attributes)
+            self.pending, self.attributes = [], PLAIN
+            self.records = self.weight = self.codec = 0
+            self.writer.add([frame])
+
+
+def _producer(header: Header) -> bool:
+    """Return whether the records of a frame carry the identity of a producer."""
+    return header.attributes != PLAIN and bool(Attributes.unpack(header.attributes).producer_id)
+
+
+def _identity(attributes: bytes) -> Attributes:
+    """Return the attributes without the bounds of the expiry, which differ from frame to frame."""
+    return Attributes.unpack(attributes)._replace(expiry_low=0, expiry_high=0)
