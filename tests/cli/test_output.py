@@ -12,30 +12,6 @@ from tests.tuning import limit
 
 
 @pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"plain", "plain"),
-        ("caf\u00e9 \u8336", "caf\u00e9 \u8336"),
-        (b"\x1b[31mred", "\\x1b[31mred"),
-        (b"a\r\n\tb", "a\\r\\n\\tb"),
-        (b"\xff\xfe", "\\xff\\xfe"),
-        ("\x9b2J", "\\x9b2J"),
-        ("\u202egpj.exe", "\\u202egpj.exe"),
-        ("\u061cx", "\\u061cx"),
-        ("\udcff", "\\udcff"),
-        (None, ""),
-    ],
-)
-def test_nothing_that_steers_a_terminal_gets_through(data, text):
-    assert output.printable(data) == text
-
-
-def test_every_control_is_escaped():
-    every = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
-    assert output.printable(every).isprintable()
-
-
-@pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "0.977 KiB"), (1536, "1.5 KiB"), (300 << 20, "300 MiB"), (5 << 50, "5120 TiB")],
 )

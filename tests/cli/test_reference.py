@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tailrace import errors
 from tailrace.cli.app import COMMANDS, root
-from tailrace.cli.errors import BROKEN_PIPE, EXIT_CODES, HINTS
+from tailrace.cli.errors import BROKEN_PIPE, EXIT_CODES
 from tailrace.cli.invocation import OUTPUTS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
@@ -76,25 +75,6 @@ def test_the_line_of_help_is_the_commands_own():
     context = click.Context(root)
     for name, (_, line) in COMMANDS.items():
         assert root.get_command(context, name).help.split("\n")[0].split(";")[0].rstrip(".") == line.rstrip(".")
-
-
-def error_codes() -> set[str]:
-    found = set()
-    todo = [errors.TailraceError]
-    while todo:
-        kind = todo.pop()
-        found.add(kind.code)
-        todo.extend(kind.__subclasses__())
-    return found
-
-
-def test_every_error_has_an_exit_code():
-    assert error_codes() - set(EXIT_CODES) == set()
-
-
-def test_hints_at_a_shell_speak_of_commands():
-    assert set(HINTS) <= error_codes()
-    assert [hint for hint in HINTS.values() if re.search(r"\w\(\)|\w=\W|docs/", hint)] == []
 
 
 def test_exit_codes_are_documented():

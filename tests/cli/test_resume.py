@@ -12,7 +12,6 @@ import pytest
 
 import tailrace
 from tailrace.cli.invocation import Invocation
-from tailrace.cli.quoting import quote
 from tailrace.cli.resume import go_on
 from tests.cli.conftest import COMMAND
 from tests.cli.terminal import count, read_line, wait_for
@@ -42,15 +41,6 @@ def interrupt(process: subprocess.Popen[bytes]) -> bytes:
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stderr
     return stderr
-
-
-@pytest.mark.parametrize(
-    "text", ["plain", "two words", "it's", "a\nb", "tab\t'q\\", "\x1b[2J", os.fsdecode(b"\xff"), ""]
-)
-def test_a_quoted_word_is_read_back_by_a_shell(text):
-    done = subprocess.run(["bash", "-c", f"printf %s {quote(text)}"], capture_output=True, check=True)
-    assert done.stdout == os.fsencode(text)
-    assert quote(text).isprintable()
 
 
 def test_global_options_come_along():

@@ -97,19 +97,6 @@ def test_damage(shop, tmp_path):
     assert shop("-L", str(tmp_path / "again"), "verify").exit_code == 5
 
 
-def test_a_damaged_backup(shop, tmp_path):
-    target = tmp_path / "backup"
-    shop.ok("backup", str(target))
-    path = max((target / "data").glob("*/00000001-*"), key=lambda path: path.stat().st_size)
-    flip(path)
-    result = shop("restore", str(target), str(tmp_path / "again"))
-    assert result.exit_code == 5
-    assert path.name in result.stderr
-    assert shop("-L", str(tmp_path / "again"), "stats").exit_code == 3
-    assert shop("restore", str(target), str(tmp_path / "again"), "--allow-damage").exit_code == 5
-    assert shop.ok("-L", str(tmp_path / "again"), "topic", "ls", "-o", "json")
-
-
 def test_progress_on_a_terminal(shop, tmp_path):
     with tailrace.open(shop.path) as log:
         for _ in range(16):

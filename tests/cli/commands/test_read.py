@@ -144,42 +144,6 @@ def test_follow_ends_after_its_timeout(shop):
     assert shop.ok("tail", "orders", "--limit", "3") == "v0\nv1\nv2\n"
 
 
-def test_get(shop):
-    assert shop.ok("get", "orders", "3") == "v3\n"
-    assert json.loads(shop.ok("get", "orders", "3", "-o", "json"))["value"] == "v3"
-    assert shop.ok("get", "orders", "3", "-F", "%o %v") == "3 v3"
-    table = shop.ok("get", "orders", "3", "-o", "table")
-    assert [line.split()[0] for line in table.splitlines()] == [
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "key",
-        "value",
-    ]
-    result = shop("get", "orders", "10")
-    assert result.exit_code == 3
-    assert result.stdout == ""
-
-
-def test_get_shows_every_header(cli):
-    cli.ok("append", "t", "x", "-H", "trace=1", "-H", "other=2", "-H", "trace=3")
-    table = cli.ok("get", "t", "0", "-o", "table").splitlines()
-    assert [line.split() for line in table if line.startswith("header")] == [
-        ["header", "trace", "1"],
-        ["header", "other", "2"],
-        ["header", "trace", "3"],
-    ]
-    assert cli("get", "t", "0", "-p", "1").exit_code == 2
-
-
-def test_a_topic_that_is_waited_for_is_told(shop):
-    result = shop("tail", "ordres", "--timeout", "50ms")
-    assert result.exit_code == 0
-    assert "Waiting for topic 'ordres', did you mean 'orders'?" in result.stderr
-    assert "Waiting" not in shop("tail", "orders", "--timeout", "50ms").stderr
-
-
 def test_an_offset_of_many_partitions_is_told_in_the_grammar_of_the_shell(cli):
     cli.ok("topic", "create", "many", "--set", "partitions=3")
     result = cli("read", "many", "5")
@@ -187,12 +151,6 @@ def test_an_offset_of_many_partitions_is_told_in_the_grammar_of_the_shell(cli):
     assert "write 0:5,1:5,... or name one with -p." in result.stderr
     assert "Run: tailrace read --help" in result.stderr
     assert "{" not in cli("read", "many", "soon").stderr
-
-
-def test_a_hint_speaks_of_commands(shop):
-    result = shop("get", "orders", "99")
-    assert shop.told("topic show orders\n") in result.stderr
-    assert "Topic.offsets()" not in result.stderr
 
 
 def test_reading_creates_nothing(cli, tmp_path):

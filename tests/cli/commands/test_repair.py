@@ -146,6 +146,15 @@ def test_namespaces(damaged):
     damaged.ok("verify")
 
 
+def test_the_namespace_of_the_environment(damaged, monkeypatch):
+    damaged.ok("append", "t", "x", "-N", "eu")
+    monkeypatch.setenv("TAILRACE_NAMESPACE", "eu")
+    told = json.loads(damaged("repair", "--dry-run", "-o", "json").stdout)
+    assert [log["namespace"] for log in told["logs"]] == ["eu"]
+    told = json.loads(damaged("repair", "--dry-run", "-N", "", "-o", "json").stdout)
+    assert [log["namespace"] for log in told["logs"]] == [None]
+
+
 def test_no_log(cli):
     assert cli("repair").exit_code == 3
 

@@ -14,7 +14,8 @@ from tailrace.disk import frame, journal, segment
 from tailrace.disk.catalog import Catalog
 from tailrace.disk.codec import CodecError
 from tailrace.disk.columns import FramePart, columns
-from tailrace.disk.tails import ABSENT, INCARNATION, PENDING, pack_block, parse_block
+from tailrace.disk.runs import take_run
+from tailrace.disk.tails import ABSENT, END, INCARNATION, PENDING, pack_block, parse_block
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.groups.state import GroupState
 from tailrace.limits import GROUP_BYTES_MAX, SEGMENT_BYTES_MAX
@@ -226,12 +227,34 @@ def test_the_last_number_of_a_journal_has_no_successor(tmp_path):
         file.close()
 
 
-@pytest.mark.parametrize("field", ["end", "base", "position", "safe", "start"])
+@pytest.mark.parametrize("field", ["end", "base", "position", "synced", "last", "safe", "start"])
 def test_a_state_block_with_a_number_that_no_log_reaches(field):
     """The vacuum put it into an array of signed words."""
     state = ABSENT._replace(end=7, base=1, position=64, safe=7, start=1)
     assert parse_block(pack_block(1, state, 13)) == (1, state, 13)
     assert parse_block(pack_block(1, state._replace(**{field: 1 << 63}), 13)) is None
+
+
+def test_a_cleared_slot_of_the_catalog(tmp_path):
+    """The catalog was looked up in itself until the stack ended."""
+    with tailrace.open(tmp_path / "log") as log:
+        log.topic("events").append("there")
+        store = log.engine.store
+        words, catalog = store.tails.words, store.catalog_partition
+        kept = words[catalog.word + INCARNATION], words[catalog.word + END]
+        words[catalog.word + INCARNATION], words[catalog.word + END] = 0, 0
+        with pytest.raises(CorruptionError, match="catalog"):
+            log.topics()
+        words[catalog.word + INCARNATION], words[catalog.word + END] = kept
+
+
+@pytest.mark.parametrize("flags", [frame.KEYS, frame.HEADERS, frame.VALUE_NULLS, 0])
+def test_a_frame_of_one_record_without_a_body(flags):
+    """Its columns were looked for in no bytes."""
+    made = frame.Prepared(0, flags, 1, b"", 0, frame.crc32c(b""), 1, NOW, NOW)
+    placed, _ = frame.place_one(made, 0, 0)
+    assert frame.read_header(placed) is not None
+    assert take_run(placed + bytes(96), 0, 0, 0, 0, 10) is None
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
