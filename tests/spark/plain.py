@@ -115,3 +115,12 @@ def places(rows: pa.Table) -> list[tuple[str, int, int]]:
     """Topic, partition and offset of every row."""
     columns = [rows.column(name).to_pylist() for name in ("topic", "partition", "offset")]
     return list(zip(*columns, strict=True))
+
+
+def fill(topic, count, partition=0, size=10, first=0):
+    values = [f"{number:0{size}d}" for number in range(first, first + count)]
+    topic.extend(values, keys=[f"k{number}" for number in range(count)], partition=partition)
+
+
+def expected(topic, *ranges):
+    return [(topic, partition, offset) for partition, offsets in ranges for offset in offsets]

@@ -10,8 +10,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tailrace
 from tailrace import bulk
@@ -19,7 +17,6 @@ from tailrace.bulk import FrameBuilder
 from tailrace.errors import InvalidNameError, RecordTooLargeError, TopicNotFoundError
 from tailrace.limits import KEY_BYTES_MAX
 from tailrace.spark import handles, limits
-from tailrace.spark.sink.hashing import partitions_of
 from tailrace.write.partitioner import HASHES
 from tests.spark import plain
 from tests.spark.tasks import Job
@@ -42,34 +39,6 @@ def write(log, ddl, table, **options):
 
 def records(topic):
     return [(record.partition, record.key, record.value) for record in topic.read()]
-
-
-class TestHashing:
-    @pytest.mark.parametrize("partitioner", ["crc32", "murmur2"])
-    @pytest.mark.parametrize("lengths", [[0], [1], [3], [16], [24], [36], [300], range(20), range(90)], ids=str)
-    @pytest.mark.parametrize("repeated", [False, True])
-    def test_as_the_library(self, partitioner, lengths, repeated, rng):
-        keys = [rng.randbytes(rng.choice(lengths)) for _ in range(20_000)]
-        if repeated:
-            keys = [rng.choice(keys[:100]) for _ in keys]
-        expected = [HASHES[partitioner](key) % 13 for key in keys]
-        assert partitions_of(pa.array(keys, pa.binary()), 13, partitioner).to_pylist() == expected
-        # A slice begins in the middle of its buffers.
-        assert partitions_of(pa.array(keys, pa.binary()).slice(777), 13, partitioner).to_pylist() == expected[777:]
-
-    @given(st.lists(st.binary(max_size=40)), st.integers(1, 4_096), st.sampled_from(["crc32", "murmur2"]))
-    def test_any_keys(self, keys, count, partitioner):
-        expected = [HASHES[partitioner](key) % count for key in keys]
-        assert partitions_of(pa.array(keys, pa.binary()), count, partitioner).to_pylist() == expected
-
-    def test_spark_strings_and_wide_ones(self, log):
-        topic = log.topic("a", partitions=7)
-        keys = [f"kä{number}" for number in range(500)]
-        for kind, ddl in ((pa.string(), "string"), (pa.large_string(), "string"), (pa.large_binary(), "binary")):
-            table = pa.table({"value": pa.array(keys, kind), "key": pa.array(keys, kind)})
-            write(log, f"value {ddl}, key {ddl}", table, topic="a")
-        expected = sorted((HASHES["crc32"](key.encode()) % 7, key.encode(), key.encode()) for key in keys * 3)
-        assert sorted(records(topic)) == expected
 
 
 class TestRecords:
@@ -255,6 +224,15 @@ class TestPartitions:
         keyless = {partition for partition, key, _ in records(topic) if key is None}
         assert len(keyless) == 1
         assert all(HASHES["crc32"](key) % 8 == partition for partition, key, _ in records(topic) if key is not None)
+
+    def test_spark_strings_and_wide_ones(self, log):
+        topic = log.topic("a", partitions=7)
+        keys = [f"kä{number}" for number in range(500)]
+        for kind, ddl in ((pa.string(), "string"), (pa.large_string(), "string"), (pa.large_binary(), "binary")):
+            table = pa.table({"value": pa.array(keys, kind), "key": pa.array(keys, kind)})
+            write(log, f"value {ddl}, key {ddl}", table, topic="a")
+        expected = sorted((HASHES["crc32"](key.encode()) % 7, key.encode(), key.encode()) for key in keys * 3)
+        assert sorted(records(topic)) == expected
 
 
 class TestTopics:

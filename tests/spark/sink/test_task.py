@@ -17,8 +17,6 @@ from tailrace.bulk import StagedPart
 from tailrace.errors import StorageError
 from tailrace.spark import handles, limits
 from tailrace.spark.sink import task as staging
-from tailrace.spark.sink.hashing import ROWS_AT_ONCE, TOGETHER_BYTES_MAX, partitions_of
-from tailrace.write.partitioner import HASHES
 from tests.spark.tasks import Job, context
 from tests.tuning import limit
 
@@ -139,15 +137,3 @@ def test_a_disk_that_fails_in_the_middle_leaves_nothing(tmp_path, point):
                 writer.write(failing())
             assert staged_files(log) == []
         handles.close_all()
-
-
-@pytest.mark.parametrize("partitioner", ["crc32", "murmur2"])
-@pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 15, 16, 24])
-@pytest.mark.parametrize("count", [4, 6])
-def test_many_keys_of_one_length_are_hashed_as_the_library_does(partitioner, length, count):
-    assert length <= TOGETHER_BYTES_MAX[partitioner]
-    # Behind a key of an odd length, so that nothing lies at an even address; the last stretch is a short one.
-    keys = [os.urandom(length) for _ in range(ROWS_AT_ONCE + 1_001)]
-    column = pa.array([b"odd", *keys], pa.binary()).slice(1)
-    expected = [HASHES[partitioner](key) % count for key in keys]
-    assert partitions_of(column, count, partitioner).to_pylist() == expected

@@ -10,9 +10,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailrace.errors import InvalidNameError
 from tailrace.spark.source.options import IGNORED_OPTIONS, SOURCE_OPTIONS, parse_options
-from tailrace.spark.source.schema import default_schema, layout_of
-from tailrace.spark.source.selection import Point
-from tests.spark.ddl import struct
 
 # Options that cannot be understood, and what is answered.
 # fmt: off
@@ -108,52 +105,6 @@ class TestAccepted:
         assert not found.include_headers
         assert found.value_format == "binary"
 
-    def test_names_and_wildcards_go_into_subscribe(self):
-        chosen = parse(subscribe=" orders, sensors.* ,orders,logs... ").selection
-        assert chosen.names == ("orders", "sensors.*", "logs...")
-        assert chosen.exact == ["orders"]
-        names = ("orders", "orders.eu", "sensors.a", "sensors.a.b", "logs", "logs.a.b")
-        assert [name for name in names if chosen.wants(name)] == ["orders", "sensors.a", "logs", "logs.a.b"]
-
-    def test_a_pattern_is_a_regular_expression_over_whole_names(self):
-        chosen = parse(subscribePattern="ord.*|x[0-9]").selection
-        assert [name for name in ("orders", "my.orders", "x1", "x12") if chosen.wants(name)] == ["orders", "x1"]
-
-    def test_partitions_are_assigned(self):
-        chosen = parse(assign='{"orders": [2, 0], "b": [1]}').selection
-        assert chosen.partitions == {"orders": (0, 2), "b": (1,)}
-        assert chosen.includes(("orders", 2))
-        assert not chosen.includes(("orders", 1))
-
-    @pytest.mark.parametrize(
-        ("options", "point"),
-        [
-            ({"startingOffsets": "earliest"}, Point("startingOffsets", "earliest")),
-            ({"startingOffsets": "LATEST"}, Point("startingOffsets", "latest")),
-            (
-                {"startingOffsets": '{"a": {"0": 5, "1": -2, "2": -1}}'},
-                Point("startingOffsets", "offsets", 0, {"a": {0: 5, 1: -2, 2: -1}}),
-            ),
-            ({"startingTimestamp": "1000"}, Point("startingTimestamp", "time", 1_000_000, {}, "error")),
-            (
-                {"startingTimestamp": "1000", "startingOffsets": "earliest", "startingOffsetsByTimestamp": "{}"},
-                Point("startingTimestamp", "time", 1_000_000, {}, "error"),
-            ),
-            (
-                {"startingOffsetsByTimestamp": '{"a": {"0": 7}}', "startingOffsetsByTimestampStrategy": "latest"},
-                Point("startingOffsetsByTimestamp", "times", 0, {"a": {0: 7}}, "latest"),
-            ),
-            ({"since": "2026-11-15T20:00Z"}, Point("since", "time", 1_794_772_800_000_000)),
-            ({"since": "2026-11-15"}, Point("since", "time", 1_794_700_800_000_000)),
-        ],
-    )
-    def test_where_to_begin(self, options, point):
-        assert parse(subscribe="a", **options).start == point
-
-    def test_offsets_that_a_stream_reported_can_be_copied(self):
-        point = parse(subscribe="a", startingOffsets='{"a": {"0": 5}, "__tailrace {}": {"0": 0}}').start
-        assert point.by_partition == {"a": {0: 5}}
-
     @pytest.mark.parametrize(
         ("options", "place"),
         [
@@ -200,66 +151,3 @@ class TestRefused:
     def test_names_that_no_topic_or_group_can_have(self, options):
         with pytest.raises(InvalidNameError):
             parse(**options)
-
-
-class TestColumns:
-    def test_as_kafka(self):
-        assert default_schema(parse(subscribe="a")).simpleString() == (
-            "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
-        )
-        assert default_schema(parse(subscribe="a", includeHeaders="true")).fields[-1].dataType.simpleString() == (
-            "array<struct<key:string,value:binary>>"
-        )
-
-    def layout(self, text, **options):
-        return layout_of(struct(text), parse(subscribe="a", **options))
-
-    def test_a_schema_is_a_choice(self):
-        assert self.layout("offset bigint, VALUE binary").sources == ("offset", "value")
-
-    def test_fields_and_metadata_of_json(self):
-        found = self.layout(
-            "offset string, _offset bigint not null, _TimestampType int, _corrupt_record string, _id string",
-            valueFormat="json",
-        )
-        assert found.sources == (None, "offset", "timestampType", "corrupt", None)
-        assert found.fields.names == ["offset", "_id"]
-        other = self.layout("_offset string, m_offset bigint, bad binary", valueFormat="json", metadataPrefix="m_",
-                            columnNameOfCorruptRecord="bad")  # fmt: skip
-        assert other.sources == (None, "offset", "corrupt")
-
-    @pytest.mark.parametrize(
-        ("ddl", "told"),
-        [
-            ("vale binary", "no column 'vale': did you mean value"),
-            ("amount double", "no column 'amount': there are key, value.*valueFormat=json"),
-            ("value string", r"value is binary, not string: read it as binary and write CAST\(value AS STRING\)"),
-            ("offset int", "offset is bigint, not int"),
-            ("timestamp bigint", "timestamp is timestamp, not bigint"),
-            ("headers array<string>", "headers is array<struct<key:string,value:binary>>"),
-            ("value binary not null", "may be null, as in a tombstone"),
-            ("value binary, VALUE binary", "twice"),
-        ],
-    )
-    def test_columns_that_cannot_be_had(self, ddl, told):
-        with pytest.raises(ValueError, match=told):
-            self.layout(ddl)
-
-    @pytest.mark.parametrize(
-        ("ddl", "told"),
-        [
-            ("user string not null", "user may be missing"),
-            ("user struct<name: string not null>", r"user.name may be missing"),
-            ("_key string", "_key is binary.*metadataPrefix"),
-            ("_corrupt_record int", "make it a string"),
-            ("a map<int, string>", "field a cannot be read as map<int,string>"),
-            ("a interval day to second", "cannot be read as interval"),
-        ],
-    )
-    def test_fields_that_cannot_be_had(self, ddl, told):
-        with pytest.raises(ValueError, match=told):
-            self.layout(ddl, valueFormat="json")
-
-    def test_json_needs_a_schema(self):
-        with pytest.raises(ValueError, match=r"write .schema\("):
-            default_schema(parse(subscribe="a", valueFormat="json"))

@@ -19,14 +19,8 @@ from tailrace.errors import GroupBusyError, NotALogError, OffsetOutOfRangeError,
 from tailrace.spark import limits
 from tailrace.spark.source import stream as streams
 from tailrace.spark.source.stream import limited
-from tests.spark.plain import Stream, batch, places, schema_of, source
+from tests.spark.plain import Stream, batch, expected, places, schema_of, source
 from tests.tuning import limit
-
-
-@pytest.fixture
-def log(tmp_path):
-    with tailrace.open(tmp_path / "log") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -43,10 +37,6 @@ def start(log):
     yield start
     for query in made:
         query.stop()
-
-
-def expected(topic, *ranges):
-    return [(topic, partition, offset) for partition, offsets in ranges for offset in offsets]
 
 
 class TestBatches:
@@ -501,14 +491,6 @@ class TestGroup:
             consumer.poll(timeout=1)
             with pytest.raises(GroupBusyError, match="'shop' has 1 members at work"):
                 start(groupId="shop").poll()
-
-
-def test_a_source_has_no_filters_of_its_own():
-    """Spark gives wrong results when a source takes filters and a DataFrame is used twice."""
-    from pyspark.sql.datasource import DataSourceReader
-
-    made = source(path="/x", subscribe="a")
-    assert type(made.reader(made.schema())).pushFilters is DataSourceReader.pushFilters
 
 
 class TestAnotherLog:
