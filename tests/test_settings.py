@@ -244,6 +244,7 @@ def test_tuning():
             "open_partitions_max": 256,
             "vacuum_seconds": 5.0,
             "removal_seconds_max": 86_400.0,
+            "rewrite_bytes_min": 1 << 20,
             "adopt_bytes_min": 1 << 20,
             "adopt_alone_bytes_min": 4 << 20,
             "catalog_segment_bytes": 1 << 20,

@@ -23,6 +23,8 @@ FRAME_BODY_BYTES_MAX = 128 * MIB
 # The note in a placeholder for lost records, and the number of offsets that one of them covers.
 LOST_BYTES_MAX = 4 * KIB
 LOST_SPAN_MAX = 1 << 31
+# A segment is rewritten in the background when this much of it has expired or was deleted, and at least half.
+REWRITE_BYTES_MIN = 1 << 20
 
 # Segments.
 SEGMENT_BYTES_DEFAULT = 256 * MIB

@@ -62,11 +62,18 @@ class Ranges(Sequence[Range]):
         """The number of offsets in all of them."""
         return len(self.firsts) if self.single else sum(self.stops) - sum(self.firsts)
 
+    def moved(self, by: int) -> Ranges:
+        """Return the same ranges with a number added to each offset, none of which leaves 64 bits."""
+        return Ranges(_added(self.firsts, by), _added(self.stops, by), single=self.single)
+
     def words(self) -> array[int]:
         """Return the first offset and the one after the last of each range in turn."""
         words = array("Q", bytes(16 * len(self.firsts)))
         words[::2], words[1::2] = self.firsts, self.stops
         return words
+
+
+NOTHING = Ranges(array("Q"), array("Q"))
 
 
 def single_offsets(offsets: Sequence[int]) -> Sequence[Range]:
@@ -81,10 +88,14 @@ def single_offsets(offsets: Sequence[int]) -> Sequence[Range]:
             return _joined(firsts.tolist())
     if firsts and firsts[-1] >> _OFFSET_BITS:
         return _joined(firsts.tolist())
-    # No two of them are one range. All stops at once: 1 is added to each part of one large number.
-    ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * len(firsts), "little")
-    stops = array("Q", (int.from_bytes(firsts, "little") + ones).to_bytes(8 * len(firsts), "little"))
-    return Ranges(firsts, stops, single=True)
+    # No two of them are one range.
+    return Ranges(firsts, _added(firsts, 1), single=True)
+
+
+def _added(numbers: array[int], by: int) -> array[int]:
+    """Return 64-bit numbers with the same one added: all at once, as the parts of one large number."""
+    ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * len(numbers), "little")
+    return array("Q", (int.from_bytes(numbers, "little") + by * ones).to_bytes(8 * len(numbers), "little"))
 
 
 def normalized(ranges: Iterable[Range]) -> Sequence[Range]:
@@ -105,6 +116,8 @@ def without(ranges: Sequence[Range], removed: Sequence[Range]) -> Sequence[Range
     """Return some sorted ranges without the offsets of others."""
     if not ranges or not removed or removed[-1][1] <= ranges[0][0] or removed[0][0] >= ranges[-1][1]:
         return ranges
+    if ranges == removed:
+        return NOTHING
     left: list[Range] = []
     at = 0
     for first, stop in ranges:

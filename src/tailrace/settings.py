@@ -186,6 +186,8 @@ class Tuning(NamedTuple):
     # Seconds after which a deleted or expired record is taken out of its segment in the background, however small a
     # part of the segment it is.
     removal_seconds_max: float = 86_400.0
+    # A segment is rewritten in the background when this much of it has expired or was deleted, and at least half.
+    rewrite_bytes_min: int = limits.REWRITE_BYTES_MIN
     # From this size on, the records of a commit in a partition become a segment of their own instead of a journal
     # entry.
     adopt_bytes_min: int = limits.ADOPT_BYTES_MIN

@@ -12,11 +12,10 @@ import tailrace
 from tailrace import bulk
 from tailrace.disk import rewrite as rewriting
 from tailrace.disk.files import Files
+from tailrace.disk.frame import salt_chain
 from tailrace.disk.rewrite import (
     Rewritten,
-    find_dead,
     finish_interrupted,
-    half_expired_us,
     remove_leftovers,
     rewrite,
     rewrites_of,
@@ -128,7 +127,7 @@ def frames_of(partition, base):
     """The headers of the frames of a segment; its footer fits them."""
     with opened(partition, base) as (descriptor, header, footer):
         read = reading(partition.files, descriptor)
-        found = [*walk(read, HEADER_BYTES, 0, rewriting.salt_chain(header.salt), footer.position, bodies=True)]
+        found = [*walk(read, HEADER_BYTES, 0, salt_chain(header.salt), footer.position, bodies=True)]
         assert found[-1].position + found[-1].header.size == footer.position
         assert found[-1].header.base + found[-1].header.span == footer.span
         assert sum(each.header.count for each in found) == footer.records
@@ -247,44 +246,6 @@ def test_everything_gone_is_one_placeholder(log, clock):
     assert [record.offset for record in topic.read()] == [30]
 
 
-def test_frames_without_a_dead_record_are_copied_as_stored(log, clock):
-    """Also large ones after a gap, with a placeholder before them; MORE is cleared."""
-    topic = log.topic("t", partitions=1, segment_bytes="16MiB")
-    topic.extend([b"a" * 100] * 50, partition=0)
-    topic.append("dead", ttl="1h")
-    topic.extend([b"b" * 1000] * 3000, partition=0)
-    partition = close_segment(log)
-    before = frames_of(partition, 0)
-    clock.forward(2 * HOUR)
-    rewrite_all(log)
-    after = frames_of(partition, 0)
-    assert [header.removed for header in after].count(True) == 1
-    kept = [header for header in after if not header.placeholder]
-    assert [header.body_crc for header in kept] == [header.body_crc for header in before if header.count != 1]
-    assert not any(header.more for header in after)
-    assert any(header.more for header in before)
-
-
-def test_a_long_gap_is_a_placeholder(log, clock, monkeypatch):
-    monkeypatch.setattr(rewriting, "GAP_OFFSETS_MAX", 10)
-    topic = log.topic("t", partitions=1, segment_bytes="1MiB")
-    for offset in range(80):
-        topic.append(f"v{offset}", ttl="never" if offset % 20 == 7 or offset in (40, 41, 44) else "1h")
-    topic.extend(["j"] * 40, partition=0)
-    partition = close_segment(log)
-    clock.forward(2 * HOUR)
-    before = [record.offset for record in topic.read()]
-    rewrite_all(log)
-    headers = frames_of(partition, 0)
-    assert [header.span for header in headers if header.removed] == [19, 12, 19, 12]
-    assert [record.offset for record in topic.read()] == before
-    # Inside of one frame as well.
-    rewrite_all(log, [(82, 115)])
-    assert [record.offset for record in topic.read()] == [offset for offset in before if not 82 <= offset < 115]
-    assert sum(header.removed for header in frames_of(partition, 0)) == 5
-    assert log.verify().ok
-
-
 def test_gathered_frames_are_bounded(log, clock):
     topic = log.topic("t", partitions=1, segment_bytes="64MiB", compress="none")
     for offset in range(400):
@@ -306,38 +267,6 @@ def test_gathered_frames_are_bounded(log, clock):
     assert max(sizes) < 1.1 * (1 << 20)
     # The last one is a placeholder for the last record.
     assert len(sizes) == 5
-
-
-def test_what_is_dead_is_found_before(log, clock):
-    topic = log.topic("t", partitions=1, segment_bytes="1MiB")
-    topic.extend([f"v{offset}" for offset in range(20)], partition=0)
-    topic.append("dead", ttl="1h")
-    partition = close_segment(log)
-    now = clock.now_us()
-    assert find_dead(partition, 0, now) is None
-    assert find_dead(partition, 0, now + 2 * HOUR * 1_000_000).records == 1
-    assert find_dead(partition, 0, now, [(3, 5), (19, 25)]).records == 4
-    assert find_dead(partition, 7, now) is None
-
-
-def test_from_when_on_a_rewrite_is_worth_it(log, clock, monkeypatch):
-    monkeypatch.setattr(rewriting, "DEAD_BYTES_MIN", 100_000)
-    topic = log.topic("t", partitions=1, segment_bytes="16MiB")
-    now = clock.now_us()
-    for ttl, count in (("1h", 3), ("3h", 2), ("2h", 2), ("never", 4)):
-        for _ in range(count):
-            topic.append(bytes(70_000), ttl=ttl)
-    partition = close_segment(log)
-    with opened(partition, 0) as (_, _, footer):
-        due = half_expired_us(footer)
-    assert due is not None
-    assert abs(due - now - 3 * HOUR * 1_000_000) < 10_000_000
-    topic.append(bytes(200_000), ttl="never")
-    topic.append(bytes(100_000), ttl="1h")
-    other = bases(partition)[-1]
-    close_segment(log)
-    with opened(partition, other) as (_, _, footer):
-        assert half_expired_us(footer) is None
 
 
 def test_a_reader_finishes_the_old_version(log, clock):

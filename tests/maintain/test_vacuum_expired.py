@@ -226,8 +226,7 @@ def wait_for(condition):
 
 def test_it_happens_by_itself(tmp_path, clock, monkeypatch):
     """Half of a segment has expired: it is rewritten in the background, one segment a round; less is left alone."""
-    monkeypatch.setattr(settings, "TUNING", Tuning(vacuum_seconds=0.05, flush_seconds=0.05))
-    monkeypatch.setattr(rewriting, "DEAD_BYTES_MIN", 100_000)
+    monkeypatch.setattr(settings, "TUNING", Tuning(vacuum_seconds=0.05, flush_seconds=0.05, rewrite_bytes_min=100_000))
     with tailrace.open(tmp_path / "log") as log:
         topic = log.topic("t", partitions=1, segment_bytes="512KiB", ttl="1d", durable=False)
         for number in range(80):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.disk.frame import PLAIN, Attributes, Header, prepare_removed, stored
 from tailrace.disk.gather import Selected, join_selected, moved, select
 from tailrace.disk.segment import NOTHING_LOST
-from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX
+from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX, LOST_SPAN_MAX
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 GAP_OFFSETS_MAX = 65_536
 # No frame covers more offsets: its relative offsets have 31 bits.
 SPAN_OFFSETS_MAX = 1 << 30
+# Numbers of a producer's records begin again at 0 after so many.
+SEQUENCES = 1 << 31
 # Smaller frames after a gap are gathered although all of their records stay: a placeholder before each would cost more.
 COPIED_BYTES_MIN = 64 << 10
 
@@ -105,10 +108,9 @@ class Copier:
 
     def _fill(self, offset: int) -> None:
         """Add a placeholder up to an offset, if any are missing."""
-        missing = offset - self.writer.index.span
-        if missing > 0:
+        while (missing := offset - self.writer.index.span) > 0:
             assert self.gap is not None
-            self.writer.add([prepare_removed(missing, *self.gap)])
+            self.writer.add([prepare_removed(min(missing, LOST_SPAN_MAX), *self.gap)])
         self.gap = None
 
     def _gather(self, header: Header | None, column: Columns, kept: bytes, bounds: tuple[int, int]) -> None:
@@ -118,16 +120,19 @@ class Copier:
             # Its sequence counts from its base, and its records are not joined with others.
             self._flush()
             self._fill(column.base_offset)
-        first, last = column.offset(kept.index(1)), column.offset(kept.rindex(1))
-        if last - first + 1 - kept.count(1) > GAP_OFFSETS_MAX:
-            indexes = [*compress(range(column.count), kept)]
-            for before, after in pairwise(indexes):
-                if column.offset(after) - column.offset(before) > GAP_OFFSETS_MAX:
-                    self._gather(header, column, kept[:after] + bytes(column.count - after), bounds)
-                    self.gap = self.gap or bounds
-                    self._gather(header, column, bytes(after) + kept[after:], bounds)
-                    return
         codec, attributes = (0, PLAIN) if header is None else (header.codec, header.attributes)
+        for number, (low, high) in enumerate(_stretches(column, kept)):
+            if number:
+                self.gap = self.gap or bounds
+            whole = high - low == column.count
+            mask = kept if whole else bytes(low) + kept[low:high] + bytes(column.count - high)
+            self._gather_stretch(column, mask, bounds, codec, attributes, producer=producer)
+
+    def _gather_stretch(
+        self, column: Columns, kept: bytes, bounds: tuple[int, int], codec: int, attributes: bytes, *, producer: bool
+    ) -> None:
+        """Add records of a frame without a long gap between them."""
+        first, last = column.offset(kept.index(1)), column.offset(kept.rindex(1))
         span = self.writer.index.span
         if self.pending and (
             self.records + kept.count(1) > FRAME_RECORDS_MAX
@@ -147,6 +152,10 @@ class Copier:
             span = self.writer.index.span
             self._flush()
             part = moved(part, self.writer.index.span - span)
+        if producer and (moved_by := self.writer.index.span - column.base_offset):
+            # The sequence is the number of the first record, and the frame begins after a long gap.
+            identity = Attributes.unpack(attributes)
+            attributes = identity._replace(sequence=(identity.sequence + moved_by) % SEQUENCES).pack()
         self.gap = None
         self.attributes = attributes
         self.codec = codec or self.codec
@@ -163,6 +172,17 @@ class Copier:
             self.pending, self.attributes = [], PLAIN
             self.records = self.weight = self.codec = 0
             self.writer.add([frame])
+
+
+def _stretches(column: Columns, kept: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the indexes, to the last exclusive, of records between which no gap is longer than a frame may have."""
+    low = 0
+    if column.offset(kept.rindex(1)) - column.offset(kept.index(1)) + 1 - kept.count(1) > GAP_OFFSETS_MAX:
+        for before, after in pairwise(compress(range(column.count), kept)):
+            if column.offset(after) - column.offset(before) > GAP_OFFSETS_MAX:
+                yield low, after
+                low = after
+    yield low, column.count
 
 
 def _producer(header: Header) -> bool:

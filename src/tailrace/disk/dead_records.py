@@ -9,12 +9,10 @@ from tailrace.disk.frame import EXPIRY_OPEN
 from tailrace.disk.removal import Removal, Removed
 from tailrace.disk.segment import HEADER_BYTES, Index
 from tailrace.disk.segment_source import SegmentSource
+from tailrace.limits import REWRITE_BYTES_MIN
 
 if TYPE_CHECKING:
     from tailrace.disk.partition import Partition
-
-# A segment is rewritten in the background when this much of it has expired, and at least half.
-DEAD_BYTES_MIN = 1 << 20
 
 
 class Dead(NamedTuple):
@@ -26,7 +24,7 @@ class Dead(NamedTuple):
     bytes: int
 
 
-def half_expired_us(index: Index) -> int | None:
+def half_expired_us(index: Index, bytes_min: int = REWRITE_BYTES_MIN) -> int | None:
     """Return from when on a rewrite is worth it, by the index of a sealed segment: half of it has expired then.
 
     Return None if that never happens.
@@ -39,7 +37,7 @@ def half_expired_us(index: Index) -> int | None:
     for expiry, size in sorted(zip(index.expiries, sizes, strict=True)):
         if 0 < expiry < EXPIRY_OPEN:
             dead += size
-            if dead >= DEAD_BYTES_MIN and 2 * dead >= index.position - HEADER_BYTES:
+            if dead >= bytes_min and 2 * dead >= index.position - HEADER_BYTES:
                 return expiry * 1_000_000
     return None
 

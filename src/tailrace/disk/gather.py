@@ -286,6 +286,9 @@ def _viewed_blob(ends: memoryview[int], blob: memoryview, bits: memoryview | Non
     if stretches * _STRETCH_RECORDS <= kept:
         spans = [found.span() for found in _KEPT.finditer(mask)]
         pieces: list[ReadableBuffer] = [blob[listed[first] : listed[stop]] for first, stop in spans]
+        if 2 * sum([listed[stop] - listed[first] for first, stop in spans]) < len(blob):
+            # A view keeps the whole body, of which little stays, until the frame is written.
+            pieces = [b"".join(pieces)]
         lengths: Iterable[int] = compress(map(sub, islice(listed, 1, None), listed), mask)
     else:
         # Slicing bytes is several times faster than making bytes from slices of a memoryview.

@@ -82,7 +82,7 @@ class MarkTable:
         """Return whether any offset of a range is marked."""
         return self.ranges.touches(first, stop)
 
-    def within(self, first: int, stop: int) -> list[Range]:
+    def within(self, first: int, stop: int) -> Ranges:
         """Return the marks of a range."""
         return self.ranges.within(first, stop)
 

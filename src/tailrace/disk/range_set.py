@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from tailrace.ranges import Range, Ranges, is_rising, normalized, without
+from tailrace.ranges import NOTHING, Range, Ranges, is_rising, normalized, without
 
 # No chunk has more ranges; those of a larger one are shared out evenly.
 CHUNK_RANGES_MAX = 4_096
@@ -50,18 +50,16 @@ class RangeSet:
         chunk = self._chunks[at]
         return chunk.stops[bisect_left(chunk.firsts, stop) - 1] > first
 
-    def within(self, first: int, stop: int) -> list[Range]:
+    def within(self, first: int, stop: int) -> Ranges:
         """Return what the set has of a range."""
         if not self.touches(first, stop):
-            return []
-        found: list[Range] = []
+            return NOTHING
         low, high = self._touched(first, stop)
-        for chunk in self._chunks[low:high]:
-            begin, end = bisect_right(chunk.stops, first), bisect_left(chunk.firsts, stop)
-            found += zip(chunk.firsts[begin:end], chunk.stops[begin:end], strict=True)
-        found[0] = (max(found[0][0], first), found[0][1])
-        found[-1] = (found[-1][0], min(found[-1][1], stop))
-        return found
+        found = _together(self._chunks[low:high])
+        low, high = bisect_right(found.stops, first), bisect_left(found.firsts, stop)
+        firsts, stops = found.firsts[low:high], found.stops[low:high]
+        firsts[0], stops[-1] = max(firsts[0], first), min(stops[-1], stop)
+        return Ranges(firsts, stops)
 
     def lacking(self, ranges: Sequence[Range]) -> Sequence[Range]:
         """Return what the set has not of some sorted ranges."""
@@ -124,16 +122,17 @@ class RangeSet:
         if not self.touches(first, stop):
             return self
         low, high = self._touched(first, stop)
-        left = without(_together(self._chunks[low:high]), [(first, stop)])
-        return self._with(low, high, Ranges.of(left), chunk_max)
+        known = _together(self._chunks[low:high])
+        begin, end = bisect_right(known.stops, first), bisect_left(known.firsts, stop)
+        edges = [(known.firsts[begin], first), (stop, known.stops[end - 1])]
+        left = Ranges.of([edge for edge in edges if edge[0] < edge[1]])
+        firsts = known.firsts[:begin] + left.firsts + known.firsts[end:]
+        left = Ranges(firsts, known.stops[:begin] + left.stops + known.stops[end:])
+        return RangeSet([*self._chunks[:low], *_chunked(left, chunk_max), *self._chunks[high:]])
 
     def _touched(self, first: int, stop: int) -> tuple[int, int]:
         """Return the indexes of the chunks whose ranges may overlap or touch a range."""
         return max(bisect_right(self._begins, first) - 1, 0), bisect_right(self._begins, stop)
-
-    def _with(self, low: int, high: int, ranges: Ranges, chunk_max: int) -> RangeSet:
-        return RangeSet([*self._chunks[:low], *_chunked(ranges, chunk_max), *self._chunks[high:]])
-
 
 NO_RANGES = RangeSet()
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from tailrace.disk.columns import Columns, later
 from tailrace.disk.layout import is_expired
+from tailrace.ranges import Range, Ranges
 
 if TYPE_CHECKING:
     from tailrace.disk.frame import Header
 
-# Sorted ranges of offsets (first, and the one after the last) whose records are to be taken out.
-Removed = Sequence[tuple[int, int]]
+# Sorted ranges of offsets whose records are to be taken out.
+Removed = Sequence[Range]
 
 
 class Removal:
@@ -21,13 +22,20 @@ class Removal:
 
     def __init__(self, now_us: int, ranges: Removed) -> None:
         self.now_us = now_us
-        self.firsts = [first for first, _ in ranges]
-        self.stops = [stop for _, stop in ranges]
+        listed = ranges if isinstance(ranges, Ranges) else Ranges.of(ranges)
+        self.firsts = listed.firsts
+        self.stops = listed.stops
 
     @classmethod
     def within(cls, base: int, now_us: int, removed: Removed) -> Removal:
         """Return the removal of offsets of the partition from the segment with a base."""
-        return cls(now_us, [(first - base, stop - base) for first, stop in removed])
+        listed = removed if isinstance(removed, Ranges) else Ranges.of(removed)
+        low = bisect_right(listed.stops, base)
+        firsts = listed.firsts[low:]
+        if firsts:
+            # What lies before the segment is another one's.
+            firsts[0] = max(firsts[0], base)
+        return cls(now_us, Ranges(firsts, listed.stops[low:]).moved(-base))
 
     def takes(self, header: Header) -> bool | None:
         """Return whether all records of a frame go, or none; None if only its columns tell."""

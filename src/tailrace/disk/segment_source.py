@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.codec import CodecError
@@ -69,7 +70,7 @@ class SegmentSource:
                 if runs and header.count == 1 and not header.codec:
                     at = position - self._first
                     taken = take_run(self._window, at, 0, span, chain, FRAME_RECORDS_MAX, plain=True)
-                    if taken is not None and taken.at + self._first <= index.position:
+                    if taken is not None:
                         size = taken.at - at
                         position, span, chain = position + size, span + taken.run.count, taken.chain
                         yield SourcePart(taken.run.count, size, None, b"", taken.run)
@@ -86,7 +87,9 @@ class SegmentSource:
         at = position - self._first
         if at < 0 or at + count > len(self._window):
             self._first, at = position, 0
-            self._window = self.partition.files.read(self.descriptor, max(count, WINDOW_BYTES), position)
+            # Frames after the end of an active segment belong to no run.
+            size = max(count, min(WINDOW_BYTES, self.index.position - position))
+            self._window = self.partition.files.read(self.descriptor, size, position)
         return memoryview(self._window)[at : at + count]
 
     def columns(self, part: SourcePart) -> Columns:
@@ -94,7 +97,10 @@ class SegmentSource:
         header = part.header
         assert header is not None
         try:
-            return columns(header, part.body, header.base)
+            column = columns(header, part.body, header.base)
+            if column.offsets is not None and not all(map(lt, column.offsets, column.offsets[1:])):
+                raise CodecError("A column of relative offsets does not rise.")
+            return column
         except CodecError as error:
             first = self.base + header.base
             raise self._damage(f"Stored records cannot be decoded: {error}", first, first + header.span - 1) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tailrace.disk.dead_records import DEAD_BYTES_MIN, find_dead
+from tailrace.disk.dead_records import find_dead
 from tailrace.disk.failures import by_system
 from tailrace.disk.marks import NO_MARKS, Rewrite
 from tailrace.disk.rewrite import finish_interrupted, remove_leftovers, rewrite
@@ -139,7 +139,8 @@ class Rewrites:
         elif overdue:
             freed, count, expired = 0, 0, 0
         else:
-            many = 2 * total(removed) >= piece.records and piece.bytes >= 2 * DEAD_BYTES_MIN
+            enough = 2 * self.store.context.tuning.rewrite_bytes_min
+            many = 2 * total(removed) >= piece.records and piece.bytes >= enough
             if not many and not self.inventory.is_worth_it(partition, base, salt, self.round.now_us):
                 return False
             freed, count, expired = piece.bytes // 2, 0, 0

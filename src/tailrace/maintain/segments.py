@@ -351,7 +351,7 @@ class Inventory:
                 files.close(descriptor)
             if len(known) > WORTH_MAX:
                 known.clear()
-            moment = None if index is None else half_expired_us(index)
+            moment = None if index is None else half_expired_us(index, self.store.context.tuning.rewrite_bytes_min)
             known[salt] = LAST_US if moment is None else moment
         return now_us >= known[salt]
 

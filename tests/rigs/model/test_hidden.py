@@ -23,9 +23,7 @@ from hypothesis.stateful import initialize, rule
 
 import tailrace
 from tailrace import bulk
-from tailrace import settings as tailrace_settings
 from tailrace.bulk import plans
-from tailrace.disk import rewrite
 from tailrace.errors import ImmutableError, OffsetOutOfRangeError, RecordGoneError, TopicNotFoundError
 from tailrace.maintain import vacuum
 from tests.rigs.model.parts import in_parts
@@ -43,11 +41,12 @@ from tests.rigs.model.test_machine import (
 )
 from tests.rigs.sim import Cut, Kill, Killed, Process
 from tests.rigs.sim.inode import Directory, File
+from tests.tuning import tune
 
 SECOND_US = 1_000_000
 SCANS_MAX = 3
 # A background rewrite begins where half of a segment, and as many bytes, are dead.
-DEAD_BYTES_MIN = 256
+REWRITE_BYTES_MIN = 256
 MARK_RECORDS_MAX = 4
 GROUP = "g"
 BACKUP, RESTORED = "/backup", "/restored"
@@ -179,9 +178,7 @@ class HiddenMachine(Machine):
         # Plans with what they held when they were made, and the numbers of their topics.
         self.plans: list[tuple[str, int, list[plans.ReadPart], set[tuple[int, int, bytes | None]]]] = []
         self.backups = 0
-        tailrace_settings.TUNING = tailrace_settings.TUNING._replace(mark_records_max=MARK_RECORDS_MAX)
-        for module in (rewrite, vacuum):
-            self.stack.enter_context(mock.patch.object(module, "DEAD_BYTES_MIN", DEAD_BYTES_MIN))
+        tune(mark_records_max=MARK_RECORDS_MAX, rewrite_bytes_min=REWRITE_BYTES_MIN)
 
     @property
     def now_us(self) -> int:
