@@ -148,11 +148,13 @@ def test_namespaces(damaged):
 
 def test_the_namespace_of_the_environment(damaged, monkeypatch):
     damaged.ok("append", "t", "x", "-N", "eu")
+    (segment,) = damaged.path.glob("namespaces/eu/topics/*-t/0/*.seg")
+    flip(segment, 64 + 82)
     monkeypatch.setenv("TAILRACE_NAMESPACE", "eu")
     told = json.loads(damaged("repair", "--dry-run", "-o", "json").stdout)
     assert [log["namespace"] for log in told["logs"]] == ["eu"]
     told = json.loads(damaged("repair", "--dry-run", "-N", "", "-o", "json").stdout)
-    assert [log["namespace"] for log in told["logs"]] == [None]
+    assert [log["namespace"] for log in told["logs"]] == [None, "eu"]
 
 
 def test_no_log(cli):

@@ -382,7 +382,7 @@ RESTORE_RULES = [
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.tag)
 def test_without_a_rule_of_backup(seed, monkeypatch, rule):
     mutate(monkeypatch, rule)
-    assert any(cuts(Bench(seed + shift, 3), 10)[1] is not None for shift in range(6))
+    assert any(cuts(Bench(seed + shift, 3), 10)[1] is not None for shift in range(40))
 
 
 @pytest.mark.parametrize("rule", RESTORE_RULES, ids=lambda rule: rule.tag)
