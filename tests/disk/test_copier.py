@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tailrace.disk import copier as copying
-from tailrace.disk.copier import COPIED_BYTES_MIN, Copier
+from tailrace.disk.copier import LIMITS, Copier
 from tailrace.disk.dead_records import find_dead
 from tailrace.disk.frame import (
     LOST,
@@ -30,6 +30,7 @@ from tailrace.disk.rewrite import RewriteWriter
 from tailrace.disk.segment import NOTHING_LOST, Index, SegmentHeader, extend_index, lost_ranges, reading
 from tailrace.disk.segment_source import SegmentSource
 from tests.disk.test_segment_source import TIME, Fields, Shelf, gapped, many, of_producer, one
+from tests.tuning import limit
 
 NEW_SALT = 100
 ZSTD, LZ4 = 1, 2
@@ -134,7 +135,7 @@ def test_everything_gone_is_one_placeholder_with_their_times(shelf):
 
 def test_nothing_gone_and_frames_are_copied_as_stored(shelf):
     """Also small ones, while nothing is gathered before them."""
-    frames = [letters(5), letters(9, codec=ZSTD), of_producer(letters(3)), large(COPIED_BYTES_MIN), letters(2)]
+    frames = [letters(5), letters(9, codec=ZSTD), of_producer(letters(3)), large(LIMITS.copied_bytes_min), letters(2)]
     frames[0] = frames[0]._replace(flags=frames[0].flags | MORE)
     copied = take(shelf, frames, (90_000, 90_001))
     assert copied.bodies == [frame.body for frame in frames]
@@ -171,8 +172,8 @@ def test_frames_without_a_dead_record_are_copied_after_a_gap_if_they_are_large(s
 @pytest.mark.parametrize(
     ("size", "shape"),
     [
-        (COPIED_BYTES_MIN, [("removed", 0, 3), ("frame", 3, 2)]),
-        (COPIED_BYTES_MIN - 8, [("frame", 0, 5)]),
+        (LIMITS.copied_bytes_min, [("removed", 0, 3), ("frame", 3, 2)]),
+        (LIMITS.copied_bytes_min - 8, [("frame", 0, 5)]),
     ],
 )
 def test_a_frame_after_a_gap_is_gathered_only_if_it_is_small(shelf, size, shape):
@@ -218,21 +219,21 @@ def test_a_placeholder_has_the_times_of_all_that_is_missing_there(shelf):
     first = many([b"a", b"b"], times=[TIME, TIME + 50])
     part = many([b"c", b"d"], times=[TIME + 9, TIME + 10])
     whole = many([b"e", b"f"], times=[TIME + 30, TIME + 2])
-    copied = take(shelf, [first, part, whole, large(COPIED_BYTES_MIN)], (0, 2), (3, 6))
+    copied = take(shelf, [first, part, whole, large(LIMITS.copied_bytes_min)], (0, 2), (3, 6))
     assert copied.shape == [("frame", 0, 3), ("removed", 3, 3), ("frame", 6, 2)]
     assert (copied.headers[1].min_time, copied.headers[1].max_time) == (TIME + 2, TIME + 30)
     # What was left out before that record does not count, neither within a gathered frame nor in a placeholder.
     low, high = many([b"x"] * 3, times=[TIME - 7, TIME, TIME]), many([b"y"] * 2, times=[TIME + 70, TIME + 71])
-    copied = take(shelf, [low, high, large(COPIED_BYTES_MIN)], (1, 2), (3, 5))
+    copied = take(shelf, [low, high, large(LIMITS.copied_bytes_min)], (1, 2), (3, 5))
     assert copied.shape == [("frame", 0, 3), ("removed", 3, 2), ("frame", 5, 2)]
     assert (copied.headers[1].min_time, copied.headers[1].max_time) == (TIME + 70, TIME + 71)
-    copied = take(shelf, [low, large(COPIED_BYTES_MIN), high, large(COPIED_BYTES_MIN)], (0, 3), (5, 7))
+    copied = take(shelf, [low, large(LIMITS.copied_bytes_min), high, large(LIMITS.copied_bytes_min)], (0, 3), (5, 7))
     assert [(each.min_time, each.max_time) for each in copied.headers if each.removed] == [
         (TIME - 7, TIME), (TIME + 70, TIME + 71),
     ]  # fmt: skip
     # Of a run as well.
     run = [one(b"%d" % number)._replace(min_time=TIME + number, max_time=TIME + number) for number in range(5)]
-    copied = take(shelf, [*run, large(COPIED_BYTES_MIN)], (2, 5))
+    copied = take(shelf, [*run, large(LIMITS.copied_bytes_min)], (2, 5))
     assert copied.shape == [("frame", 0, 2), ("removed", 2, 3), ("frame", 5, 2)]
     assert (copied.headers[1].min_time, copied.headers[1].max_time) == (TIME, TIME + 4)
 
@@ -364,15 +365,15 @@ def test_gathered_records_are_compressed_as_they_were(shelf, codecs, shape, foun
 
 @pytest.mark.parametrize(("maximum", "counts"), [(10, [10]), (9, [6, 4]), (4, [2, 4, 4])])
 def test_a_gathered_frame_has_at_most_so_many_records(shelf, monkeypatch, maximum, counts):
-    monkeypatch.setattr(copying, "FRAME_RECORDS_MAX", maximum)
+    limit(monkeypatch, copying, frame_records=maximum)
     copied = take(shelf, [letters(3), letters(4), letters(5)], (1, 2), (8, 9))
     assert [header.count for header in copied.headers] == counts
 
 
 def test_what_was_gathered_before_does_not_count(shelf, monkeypatch):
     """Neither its records nor its bytes nor its codec: what comes after a copied frame begins anew."""
-    monkeypatch.setattr(copying, "FRAME_RECORDS_MAX", 5)
-    monkeypatch.setattr(copying, "FRAME_BYTES_TARGET", 1_000)
+    limit(monkeypatch, copying, frame_records=5)
+    limit(monkeypatch, copying, frame_bytes=1_000)
     packed, plain = many([b"v" * 200] * 5, ZSTD), many([b"w" * 200] * 2)
     copied = take(shelf, [packed, prepare_lost(1, b"", TIME, TIME), many([b"u" * 200] * 2), plain], (1, 2), (6, 7))
     assert copied.shape == [("frame", 0, 5), ("lost", 5, 1), ("frame", 6, 4)]
@@ -385,7 +386,7 @@ def test_what_was_gathered_before_does_not_count(shelf, monkeypatch):
 )
 def test_a_gathered_frame_has_about_so_many_bytes(shelf, monkeypatch, maximum, sizes, bases):
     """Of keys, headers and values; the record that is missing before them is in the first frame."""
-    monkeypatch.setattr(copying, "FRAME_BYTES_TARGET", maximum)
+    limit(monkeypatch, copying, frame_bytes=maximum)
     several = many([b"v" * 20, b"w" * 20], keys=[b"k" * 4, b"l"], headers=[b"", b"h" * 5])
     copied = take(shelf, [many([b"gone", b"v" * 50]), several, many([b"x" * 50])], (0, 1))
     assert [header.base for header in copied.headers] == bases
@@ -396,17 +397,17 @@ def test_a_gathered_frame_has_about_so_many_bytes(shelf, monkeypatch, maximum, s
 
 
 def test_a_frame_that_is_too_large_to_be_gathered_is_one_of_its_own(shelf, monkeypatch):
-    monkeypatch.setattr(copying, "FRAME_BYTES_TARGET", 10)
+    limit(monkeypatch, copying, frame_bytes=10)
     copied = take(shelf, [one(b"gone"), many([b"v" * 50] * 2), many([b"w" * 50] * 2)], (0, 1), (2, 3))
     assert copied.shape == [("frame", 0, 2), ("frame", 2, 3)]
 
 
 @pytest.mark.parametrize(("maximum", "shape"), [(13, [("frame", 0, 13)]), (12, [("frame", 0, 9), ("frame", 9, 4)])])
 def test_a_gathered_frame_covers_at_most_so_many_offsets(shelf, monkeypatch, maximum, shape):
-    monkeypatch.setattr(copying, "SPAN_OFFSETS_MAX", maximum)
+    limit(monkeypatch, copying, span_offsets=maximum)
     assert take(shelf, [letters(5), letters(4), letters(4)], (1, 2), (6, 8)).shape == shape
     # Wherever it begins.
-    before, later = large(COPIED_BYTES_MIN), [(kind, first + 2, span) for kind, first, span in shape]
+    before, later = large(LIMITS.copied_bytes_min), [(kind, first + 2, span) for kind, first, span in shape]
     copied = take(shelf, [before, letters(5), letters(4), letters(4)], (3, 4), (8, 10))
     assert copied.shape == [("frame", 0, 2), *later]
 
@@ -433,13 +434,13 @@ def test_a_gathered_frame_covers_at_most_so_many_offsets(shelf, monkeypatch, max
     ],
 )
 def test_from_which_length_on_a_gap_is_a_placeholder(shelf, monkeypatch, removed, shape):
-    monkeypatch.setattr(copying, "GAP_OFFSETS_MAX", 10)
+    limit(monkeypatch, copying, gap_offsets=10)
     copied = take(shelf, [letters(20), letters(20)], removed)
     assert copied.shape == shape
 
 
 def test_a_long_gap_has_the_times_of_what_went_before_the_frame(shelf, monkeypatch):
-    monkeypatch.setattr(copying, "GAP_OFFSETS_MAX", 10)
+    limit(monkeypatch, copying, gap_offsets=10)
     copied = take(shelf, [many([b"a"] * 9, times=[TIME - 5, *range(TIME, TIME + 8)]), letters(9)], (0, 14))
     assert copied.shape == [("removed", 0, 14), ("frame", 14, 4)]
     assert copied.headers[0].min_time <= TIME - 5
@@ -447,7 +448,7 @@ def test_a_long_gap_has_the_times_of_what_went_before_the_frame(shelf, monkeypat
 
 
 def test_a_long_gap_is_a_placeholder(shelf, monkeypatch):
-    monkeypatch.setattr(copying, "GAP_OFFSETS_MAX", 10)
+    limit(monkeypatch, copying, gap_offsets=10)
     stay = [offset for offset in range(80) if offset % 20 == 7 or offset in (40, 41, 44)]
     single = [one(b"v%d" % offset, expiry=0 if offset in stay else TIME) for offset in range(80)]
     copied = take(shelf, [*single, many([b"j"] * 40)])
@@ -459,7 +460,7 @@ def test_a_long_gap_is_a_placeholder(shelf, monkeypatch):
 
 
 def test_several_long_gaps_in_a_frame(shelf, monkeypatch):
-    monkeypatch.setattr(copying, "GAP_OFFSETS_MAX", 10)
+    limit(monkeypatch, copying, gap_offsets=10)
     frame = letters(60, codec=ZSTD, expiry=TIME + 1, times=[TIME + number for number in range(60)])
     copied = take(shelf, [frame], (2, 20), (21, 24), (25, 40), (41, 60))
     assert copied.shape == [
@@ -577,11 +578,11 @@ def random_ranges(rng: Random, frames: Sequence[Prepared]) -> list[tuple[int, in
 def test_random_segments_against_a_model(shelf, rng, monkeypatch, limits):
     """Twice, so that the frames of a rewrite are rewritten: every record that stays has all of its fields."""
     if limits == "small":
-        monkeypatch.setattr(copying, "GAP_OFFSETS_MAX", 12)
-        monkeypatch.setattr(copying, "SPAN_OFFSETS_MAX", 200)
-        monkeypatch.setattr(copying, "FRAME_RECORDS_MAX", 300)
-        monkeypatch.setattr(copying, "FRAME_BYTES_TARGET", 2_000)
-        monkeypatch.setattr(copying, "COPIED_BYTES_MIN", 2_000)
+        limit(monkeypatch, copying, gap_offsets=12)
+        limit(monkeypatch, copying, span_offsets=200)
+        limit(monkeypatch, copying, frame_records=300)
+        limit(monkeypatch, copying, frame_bytes=2_000)
+        limit(monkeypatch, copying, copied_bytes_min=2_000)
     for base in range(1_000, 1_012):
         frames = random_frames(rng, TIME)
         model = model_of(shelf, frames)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from tailrace.disk import removal_ages
-from tailrace.disk.removal_ages import NO_AGES, STEP_OFFSETS, STEP_US, Age, RemovalAges
+from tailrace.disk.removal_ages import LIMITS, NO_AGES, STEP_US, Age, RemovalAges
+from tests.tuning import limit
 
 
 def told(ages: RemovalAges, offset: int) -> int | None:
@@ -30,7 +31,7 @@ def test_removals_close_to_each_other_are_one_range():
         ages = NO_AGES.adding([Age(offset, offset + 1, number) for number, offset in enumerate(order)])
         assert len(ages.ages) == 1
         assert ages.oldest(0, 60_000) == 0
-    far = NO_AGES.adding([Age(0, 1, 0), Age(STEP_OFFSETS + 2, STEP_OFFSETS + 3, 0)])
+    far = NO_AGES.adding([Age(0, 1, 0), Age(LIMITS.step_offsets + 2, LIMITS.step_offsets + 3, 0)])
     late = NO_AGES.adding([Age(0, 1, 0), Age(1, 2, STEP_US)])
     assert len(far.ages) == len(late.ages) == 2
 
@@ -51,9 +52,9 @@ def test_damage_is_told():
 
 def test_against_a_model(rng: Random, monkeypatch):
     """Exact as long as ranges are not joined; with a small maximum never younger than the model, and bounded."""
-    monkeypatch.setattr(removal_ages, "STEP_OFFSETS", 0)
+    limit(monkeypatch, removal_ages, step_offsets=0)
     for most in (10_000, 8):
-        monkeypatch.setattr(removal_ages, "AGES_MAX", most)
+        limit(monkeypatch, removal_ages, ages_max=most)
         for _ in range(60):
             ages, model = NO_AGES, {}
             for turn in range(40):

@@ -10,6 +10,7 @@ from tailrace.disk.files import Files
 from tailrace.disk.frame import salt_chain
 from tailrace.disk.segment import HEADER_BYTES, Index, read_footer
 from tailrace.disk.segment_file import Indexes, SegmentFile
+from tailrace.limits import SEGMENT_INDEXES_MAX
 from tests.consuming import descriptors
 
 FILES = Files()
@@ -80,10 +81,9 @@ def test_a_file_whose_header_cannot_be_read_is_closed(sealed, monkeypatch):
     assert descriptors() == before
 
 
-def test_the_oldest_indexes_are_evicted(monkeypatch):
-    monkeypatch.setattr(segment_file, "SEGMENT_INDEXES_MAX", 2)
+def test_the_oldest_indexes_are_evicted():
     indexes = Indexes()
-    made = [Index(number) for number in range(3)]
+    made = [Index(number) for number in range(SEGMENT_INDEXES_MAX + 1)]
     for number, index in enumerate(made):
         indexes.keep(("p", number, 0), index)
     assert list(indexes.sealed.values()) == made[1:]

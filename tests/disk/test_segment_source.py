@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.disk import segment, segment_source
 from tailrace.disk.columns import Columns
 from tailrace.disk.files import Files
 from tailrace.disk.frame import (
@@ -25,7 +24,7 @@ from tailrace.disk.frame import (
     prepare_removed,
 )
 from tailrace.disk.segment import BASE_UNKNOWN, HEADER_BYTES, Index, pack_header, read_footer, segment_name
-from tailrace.disk.segment_source import SegmentSource, SourcePart
+from tailrace.disk.segment_source import WINDOW_BYTES, SegmentSource, SourcePart
 from tailrace.errors import CorruptionError, VersionError
 
 TIME = 1_700_000_000_000_000
@@ -214,22 +213,22 @@ def test_what_ends_a_run(shelf, frame):
     assert last.run.first_offset == 1 + frame.span
 
 
-def test_a_segment_is_read_in_windows_and_no_run_has_more_than_one(shelf, monkeypatch):
-    monkeypatch.setattr(segment, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(segment_source, "WINDOW_BYTES", 1_000)
-    frames = [*[one(b"%03d" % number) for number in range(40)], many([b"w" * 3_000, b"x"]), one(b"y" * 1_500), one()]
+def test_a_segment_is_read_in_windows_and_no_run_has_more_than_one(shelf):
+    size = WINDOW_BYTES // 9
+    large, larger = b"y" * (size * 15), b"w" * (size * 30)
+    frames = [*[one(b"%03d" % number + bytes(size)) for number in range(40)], one(larger), one(large), one()]
     shelf.write(frames)
     expected = shelf.rows(runs=False)
-    assert [fields[2] for fields in expected.values()][-4:] == [b"w" * 3_000, b"x", b"y" * 1_500, b"v"]
+    assert [fields[2] for fields in expected.values()][-3:] == [larger, large, b"v"]
     source = SegmentSource(shelf, 0)
     shelf.files.reads.clear()
     sizes = [part.size for part in source.parts() if part.run is not None]
     shelf.files.close(source.descriptor)
-    assert len(sizes) == 7
+    assert sizes[5:] == [frame.size for frame in frames[40:]]
     # The larger frames are read whole, by one call each, and nothing after the last frame.
-    assert {*shelf.files.reads} == {1_000, frames[40].size, frames[41].size, frames[42].size}
+    assert {*shelf.files.reads} == {WINDOW_BYTES, frames[40].size, frames[41].size, frames[42].size}
     assert len(shelf.files.reads) < 15
-    assert all(size <= 1_000 for size in sizes[:5])
+    assert all(size <= WINDOW_BYTES for size in sizes[:5])
     assert shelf.rows() == expected
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace.disk import staging
 from tailrace.disk.files import Files
 from tailrace.disk.frame import prepare, prepare_one
 from tailrace.disk.segment import read_footer, read_segment_header
-from tailrace.disk.staging import StagedWriter, Write, discard, gone, stage, staged_name
+from tailrace.disk.staging import WRITE_BYTES, StagedWriter, Write, discard, gone, stage, staged_name
 from tailrace.disk.tails import INCARNATION
 from tailrace.errors import DiskFullError, TopicNotFoundError
 from tests.full_disk import FullDisk
@@ -27,8 +26,10 @@ def partition(tmp_path):
         yield log.engine.partition(log.engine.entry("orders"), 0)
 
 
-def frames(count, first=0):
-    return [prepare_one(b"%d" % number, None, b"", TIME + number) for number in range(first, first + count)]
+def frames(count, first=0, size=0):
+    return [
+        prepare_one(b"%d" % number + bytes(size), None, b"", TIME + number) for number in range(first, first + count)
+    ]
 
 
 def test_a_staged_segment_is_sealed_and_not_yet_a_segment(partition):
@@ -45,14 +46,14 @@ def test_a_staged_segment_is_sealed_and_not_yet_a_segment(partition):
     assert (footer.min_time, footer.max_time) == (TIME, TIME + 4)
 
 
-def test_frames_come_in_several_calls_and_are_written_in_large_pieces(partition, monkeypatch):
-    monkeypatch.setattr(staging, "WRITE_BYTES", 500)
+def test_frames_come_in_several_calls_and_are_written_in_large_pieces(partition):
     writer = StagedWriter(partition.files, partition.path, partition.topic_id, 0)
-    writer.add(frames(2))
+    size = WRITE_BYTES // 4
+    writer.add(frames(2, size=size))
     waiting = len(writer.waiting)
-    writer.add(frames(10, 2))
+    writer.add(frames(10, 2, size=size))
     assert waiting > 0
-    assert writer.written > 500
+    assert writer.written > WRITE_BYTES
     writer.flush()
     assert (writer.written, writer.waiting) == (writer.bytes, [])
     assert writer.finish().span == 12

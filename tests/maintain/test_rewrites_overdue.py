@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace.disk import removal_ages
 from tailrace.engine import background as workers
 from tailrace.errors import DiskFullError
 from tailrace.maintain import rewrites, vacuum
 from tailrace.maintain.segments import inventory_of
 from tailrace.marks import find_marks
-from tests.tuning import retune
+from tests.tuning import limit, retune
 
 NOW_US = 1_790_000_000_000_000
 # A removal counts as young for a minute longer: those within a minute have the time of the first one.
@@ -160,8 +161,7 @@ def test_many_deletions_over_days_rewrite_a_segment_once_a_day(log, tailrace_clo
 
 def test_more_ages_than_are_kept_do_not_rewrite_again_and_again(log, tailrace_clock, monkeypatch):
     """Joined ages count as older; the time of a segment's last rewrite bounds them."""
-    monkeypatch.setattr("tailrace.disk.removal_ages.AGES_MAX", 2)
-    monkeypatch.setattr("tailrace.disk.removal_ages.STEP_OFFSETS", 0)
+    limit(monkeypatch, removal_ages, ages_max=2, step_offsets=0)
     topic = filled(log, mutable=True)
     topic.delete([0, 100, 200, 300])
     tailrace_clock.advance(DAY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import compress, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.disk.frame import PLAIN, Attributes, Header, prepare_removed, stored
 from tailrace.disk.gather import Selected, join_selected, moved, select
@@ -19,14 +19,24 @@ if TYPE_CHECKING:
     from tailrace.disk.segment_source import SegmentSource, SourcePart
     from tailrace.disk.staging import SegmentWriter
 
-# A longer run of missing offsets is a placeholder, not a gap inside of a frame.
-GAP_OFFSETS_MAX = 65_536
-# No frame covers more offsets: its relative offsets have 31 bits.
-SPAN_OFFSETS_MAX = 1 << 30
 # Numbers of a producer's records begin again at 0 after so many.
 SEQUENCES = 1 << 31
-# Smaller frames after a gap are gathered although all of their records stay: a placeholder before each would cost more.
-COPIED_BYTES_MIN = 64 << 10
+
+class CopierLimits(NamedTuple):
+    """What decides how frames are gathered: tests replace it."""
+
+    # A longer run of missing offsets is a placeholder, not a gap inside of a frame.
+    gap_offsets: int = 65_536
+    # No frame covers more offsets: its relative offsets have 31 bits.
+    span_offsets: int = 1 << 30
+    # Smaller frames after a gap are gathered although all of their records stay: a placeholder before each would cost
+    # more.
+    copied_bytes_min: int = 64 << 10
+    frame_records: int = FRAME_RECORDS_MAX
+    frame_bytes: int = FRAME_BYTES_TARGET
+
+
+LIMITS = CopierLimits()
 
 
 class Copier:
@@ -66,7 +76,7 @@ class Copier:
             self.expired += header.count if removal.is_over(header) else 0
             self._leave_out(header.min_time, header.max_time)
             return
-        small = header.size < COPIED_BYTES_MIN and not _producer(header)
+        small = header.size < LIMITS.copied_bytes_min and not _producer(header)
         joined = small and bool(self.pending or self.gap)
         if takes is None or joined:
             column = self.source.columns(part)
@@ -135,20 +145,20 @@ class Copier:
         first, last = column.offset(kept.index(1)), column.offset(kept.rindex(1))
         span = self.writer.index.span
         if self.pending and (
-            self.records + kept.count(1) > FRAME_RECORDS_MAX
+            self.records + kept.count(1) > LIMITS.frame_records
             or (codec and self.codec and codec != self.codec)
             or _identity(attributes) != _identity(self.attributes)
             or producer
-            or last - span >= SPAN_OFFSETS_MAX
+            or last - span >= LIMITS.span_offsets
         ):
             self._flush()
         following = self.writer.index.span + self.pending[-1].last + 1 if self.pending else self.writer.index.span
-        if first - following > GAP_OFFSETS_MAX:
+        if first - following > LIMITS.gap_offsets:
             self._flush()
             self.gap = self.gap or bounds
             self._fill(first)
         part = select(column, kept, self.writer.index.span)
-        if self.pending and self.weight + part.size > FRAME_BYTES_TARGET:
+        if self.pending and self.weight + part.size > LIMITS.frame_bytes:
             span = self.writer.index.span
             self._flush()
             part = moved(part, self.writer.index.span - span)
@@ -177,9 +187,9 @@ class Copier:
 def _stretches(column: Columns, kept: bytes) -> Iterator[tuple[int, int]]:
     """Yield the indexes, to the last exclusive, of records between which no gap is longer than a frame may have."""
     low = 0
-    if column.offset(kept.rindex(1)) - column.offset(kept.index(1)) + 1 - kept.count(1) > GAP_OFFSETS_MAX:
+    if column.offset(kept.rindex(1)) - column.offset(kept.index(1)) + 1 - kept.count(1) > LIMITS.gap_offsets:
         for before, after in pairwise(compress(range(column.count), kept)):
-            if column.offset(after) - column.offset(before) > GAP_OFFSETS_MAX:
+            if column.offset(after) - column.offset(before) > LIMITS.gap_offsets:
                 yield low, after
                 low = after
     yield low, column.count

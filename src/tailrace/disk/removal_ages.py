@@ -9,9 +9,17 @@ from typing import NamedTuple
 
 # Removals that are this close to each other, in time and in offsets, are one range.
 STEP_US = 60_000_000
-STEP_OFFSETS = 1_024
-# More ranges are joined in pairs: a part of them then counts as older than it is, none as younger.
-AGES_MAX = 1_024
+
+
+class AgeLimits(NamedTuple):
+    """How exactly ages are known: tests replace it."""
+
+    step_offsets: int = 1_024
+    # More ranges are joined in pairs: a part of them then counts as older than it is, none as younger.
+    ages_max: int = 1_024
+
+
+LIMITS = AgeLimits()
 
 _FIRST, _STOP = itemgetter(0), itemgetter(1)
 
@@ -88,10 +96,10 @@ def _insert(ages: list[Age], removal: Age) -> None:
         else:
             reached = stop if covered is None else min(stop, covered.first)
             before = ages[at - 1] if at else None
-            if before is not None and first - before.stop <= STEP_OFFSETS and _is_near(before, since):
+            if before is not None and first - before.stop <= LIMITS.step_offsets and _is_near(before, since):
                 ages[at - 1] = Age(before.first, reached, min(before.since_us, since))
                 at -= 1
-            elif covered is not None and covered.first - reached <= STEP_OFFSETS and _is_near(covered, since):
+            elif covered is not None and covered.first - reached <= LIMITS.step_offsets and _is_near(covered, since):
                 ages[at] = Age(first, covered.stop, min(covered.since_us, since))
                 at -= 1
             else:
@@ -106,7 +114,7 @@ def _is_near(age: Age, since: int) -> bool:
 
 def _bounded(ages: list[Age]) -> list[Age]:
     """Join every range with the next one while there are too many; the older time counts."""
-    while len(ages) > AGES_MAX:
+    while len(ages) > LIMITS.ages_max:
         pairs = [(ages[at], ages[min(at + 1, len(ages) - 1)]) for at in range(0, len(ages), 2)]
         ages = [Age(left.first, right.stop, min(left.since_us, right.since_us)) for left, right in pairs]
     return ages

@@ -32,6 +32,8 @@ class SparkLimits(NamedTuple):
 
     # The outbox. The partitions of one transaction, of which the marker takes one.
     places_max: int = PARTICIPANTS_MAX - 1
+    # Frames are split into records of this size, since the largest frame is larger than the largest record.
+    chunk_bytes_max: int = 8 << 20
     # Bytes at which a step of a delivery ends.
     step_bytes_max: int = 32 << 20
     # How much of a batch is in memory at a time.

@@ -8,7 +8,6 @@ import pytest
 
 import tailrace
 from tailrace.disk.files import Files
-from tailrace.disk.salvage import source
 from tailrace.disk.salvage.source import PatchedFile, ends_in, footer_salt
 
 
@@ -48,8 +47,8 @@ def test_writes_lie_over_the_file_and_may_make_it_longer(patched, path):
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7])
-def test_it_is_the_same_in_pieces_of_any_size(patched, monkeypatch, piece):
-    monkeypatch.setattr(source, "READ_BYTES", piece)
+def test_it_is_the_same_in_pieces_of_any_size(patched, piece):
+    patched.read_bytes = piece
     patched.overlay([write(3, b"abc"), write(9, b"end")])
     read = [bytes(patched.read(1, position)) for position in range(12)]
     assert b"".join(read) == b"012abc678end"

@@ -64,7 +64,7 @@ class TestPacking:
 
     @pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
     def test_frames_that_are_larger_than_a_record_are_cut(self, log, monkeypatch, chunk):
-        monkeypatch.setattr(outbox, "CHUNK_BYTES_MAX", chunk)
+        limit(monkeypatch, limits, chunk_bytes_max=chunk)
         given = {target(at): frames(b"x" * 40, b"y" * at) for at in range(3)}
         size = sum(-(-len(some.to_bytes()) // chunk) for some in given.values())
         staged = packed(log, given)
@@ -86,8 +86,7 @@ class TestPacking:
 
     def test_the_offset_after_a_step_is_its_number(self, log, monkeypatch):
         """Two processes that deliver the same records number the steps alike, so that each is taken once."""
-        limit(monkeypatch, limits, places_max=2)
-        monkeypatch.setattr(outbox, "CHUNK_BYTES_MAX", 60)
+        limit(monkeypatch, limits, places_max=2, chunk_bytes_max=60)
         given = {target(at): frames(b"x" * 100) for at in range(3)}
         records = [*outbox._records_of(packed(log, given))]
         each = len(records) // 3

@@ -35,6 +35,8 @@ class PatchedFile:
             raise
         self.first = 0
         self.buffer = b""
+        # The least that is read by one call.
+        self.read_bytes = READ_BYTES
 
     def overlay(self, writes: Sequence[EntryPart]) -> None:
         """Apply what the journal holds for this very segment."""
@@ -46,7 +48,7 @@ class PatchedFile:
         """Return `count` bytes, fewer only at the end."""
         at = position - self.first
         if at < 0 or at + count > len(self.buffer):
-            self.buffer = self._load(max(count, READ_BYTES), position)
+            self.buffer = self._load(max(count, self.read_bytes), position)
             self.first, at = position, 0
         return memoryview(self.buffer)[at : at + count]
 

@@ -27,8 +27,6 @@ TOPIC = "__outbox"
 # Batches of different applications wait in different lanes, so that one that cannot be delivered blocks few others.
 LANES = 8
 SEGMENT_BYTES = 1 << 20
-# Frames are split into records of this size, since the largest frame is larger than the largest record.
-CHUNK_BYTES_MAX = 8 << 20
 
 
 def lane_of(application: str) -> int:
@@ -53,9 +51,9 @@ def pack(frames: Mapping[TargetPartition, Frames]) -> Frames:
         ends = places == limit.places_max or size >= limit.step_bytes_max or at == len(frames)
         if ends:
             places = size = 0
-        for first in range(0, len(data), CHUNK_BYTES_MAX):
-            values.append(data[first : first + CHUNK_BYTES_MAX])
-            last = first + CHUNK_BYTES_MAX >= len(data)
+        for first in range(0, len(data), limit.chunk_bytes_max):
+            values.append(data[first : first + limit.chunk_bytes_max])
+            last = first + limit.chunk_bytes_max >= len(data)
             keys.append(json.dumps([place.topic, place.partition, last, last and ends]).encode())
     builder = FrameBuilder()
     builder.extend(values, keys)
