@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace.disk.segment_source import SegmentSource, SourcePart
     from tailrace.disk.staging import SegmentWriter
 
-# Numbers of a producer's records begin again at 0 after so many.
+# Numbers of a producer's records begin again at 0 after this many.
 SEQUENCES = 1 << 31
 
 class CopierLimits(NamedTuple):
