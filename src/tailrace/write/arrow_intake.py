@@ -16,9 +16,15 @@ from tailrace.records import Headers, encode_headers
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from tailrace.write.schema import Checker
+
 
 # Column types whose item lengths Arrow computes.
 _MEASURABLE = ("binary", "string", "large_binary", "large_string", "fixed_size_binary")
+
+
+# Values that are Python objects at the same time while a column is checked.
+CHECKED_RECORDS = 8_192
 
 
 def as_arrow(values: Any) -> Any | None:
@@ -100,6 +106,16 @@ def _lengths(chunk: Any) -> Any:
     if str(chunk.type).endswith("_view"):
         chunk = chunk.cast(pa.large_binary())
     return require("pyarrow.compute", "arrow").binary_length(chunk).cast(pa.int64())
+
+
+def check_values(values: Any, schema: Checker, topic: str = "") -> None:
+    """Raise SchemaError if a value of a column does not fit the schema; nulls are tombstones."""
+    first = 0
+    for chunk in _chunks(values):
+        for start in range(0, len(chunk), CHECKED_RECORDS):
+            some = chunk.slice(start, CHECKED_RECORDS)
+            schema.check(some.to_pylist(), topic, first)
+            first += len(some)
 
 
 def prepare_arrow(
