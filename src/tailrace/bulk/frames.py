@@ -168,9 +168,7 @@ def key_hash(partitioner: str) -> Callable[[bytes], int]:
 class FrameBuilder:
     """Gathers frames until there are enough of them for a commit message or a segment."""
 
-    def __init__(
-        self, compress: str = "none", ttl: Duration | None = None, shape: TopicShape | None = None
-    ) -> None:
+    def __init__(self, compress: str = "none", ttl: Duration | None = None, shape: TopicShape | None = None) -> None:
         schema, self._topic_id = _schema_of(shape)
         self._recipe = Recipe(codec_of(compress), VALUE_BYTES_MAX, 0 if ttl is None else parse_ttl(ttl), schema)
         self._prepared: list[Prepared] = []

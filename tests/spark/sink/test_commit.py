@@ -448,6 +448,28 @@ class TestFailures:
         write.run(pa.table({"value": ["0"], "topic": ["new"]}))
         assert numbers(log.topic("new")) == [0]
 
+    def test_a_topic_that_another_process_created_with_a_schema_meanwhile(self, log):
+        write = Job("value string, topic string", path=log.location, createTopics=True)
+        messages = write.tasks([pa.table({"value": ["0"], "topic": ["new"]})])
+        log.topic("new", partitions=1, schema={"type": "string"})
+        with pytest.raises(SettingsMismatchError, match="The schema of the topic 'new' was changed"):
+            write.commit(messages)
+        assert log.topic("new").read().count() == 0
+
+    def test_a_schema_that_was_changed_meanwhile(self, log):
+        log.topic("checked", partitions=2, schema={"type": "integer"})
+        for large in (False, True):
+            write = job(log, topic="checked")
+            values = [str(number).ljust(1_000) for number in range(1, 3_001 if large else 11)]
+            messages = write.tasks([pa.table({"value": values, "key": values})])
+            log.topic("checked").alter(schema={"type": "integer", "minimum": int(large)})
+            with pytest.raises(SettingsMismatchError, match="The schema of the topic 'checked' was changed"):
+                write.commit(messages)
+            assert numbers(log.topic("checked")) == []
+        log.topic("checked").alter(schema=None)
+        write.commit(messages)
+        assert numbers(log.topic("checked")) == [*range(1, 3_001)]
+
 
 class TestWide:
     """Batches over more partitions than one transaction takes."""
@@ -566,6 +588,18 @@ class TestWide:
         mixed = self.rows().take(pa.array(random.sample(range(4_000), 4_000)))
         job(log, topic="wide", query="q").run(mixed, pa.table({"value": ["9999999"], "key": ["x"]}))
         self.check(wide)
+
+    def test_what_was_decided_is_delivered_although_the_schema_was_changed(self, log, monkeypatch):
+        topic = log.topic("wide", partitions=self.COUNT, schema={"type": "integer"})
+        rows = pa.table({"value": [str(number) for number in range(4_000)], "key": [str(n) for n in range(4_000)]})
+        monkeypatch.setattr(outbox, "deliver", lambda log, lane: None)
+        job(log, topic="wide", query="q").run(rows)
+        monkeypatch.undo()
+        assert numbers(topic) == []
+        topic.alter(schema={"type": "string"})
+        job(log, topic="wide", query="q").run(pa.table({"value": ['"x"'], "key": ["x"]}), batch=1)
+        values = sorted(record.text for record in topic.read())
+        assert values == sorted(['"x"', *map(str, range(4_000))])
 
     def test_others_finish_what_the_dead_left(self, tmp_path, steering, monkeypatch):
         with tailrace.open(tmp_path / "log") as log:

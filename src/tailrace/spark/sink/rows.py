@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace import bulk
 from tailrace.bulk import FrameBuilder, Frames
-from tailrace.errors import RecordTooLargeError
+from tailrace.errors import RecordTooLargeError, SchemaError
 from tailrace.extras import pyarrow, require
 from tailrace.spark import limits
 from tailrace.spark.sink.hashing import partitions_of
@@ -75,7 +75,11 @@ class TaskRows:
             shape = self.targets.shape(topic)
             rows.check(topic, shape)
             ordered, runs = self._by_partition(rows, topic, shape)
-            frames = ordered.frames([*runs.values()], self.targets.checked(topic))
+            try:
+                frames = ordered.frames([*runs.values()], self.targets.checked(topic))
+            except SchemaError as error:
+                error.message = f"Rows for the topic {topic!r}: {error.message}"
+                raise
             for partition, some in zip(runs, frames, strict=True):
                 self.builders.setdefault(TargetPartition(topic, partition), FrameBuilder(shape.compress)).add(some)
 
