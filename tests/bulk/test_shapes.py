@@ -187,8 +187,10 @@ class TestSchema:
         assert log.verify().damage == ()
         assert not list(Path(log.location).glob("topics/*/*/*.staged"))
 
-    def test_another_change_of_the_catalog_meanwhile(self, log, monkeypatch, topic):
-        frames = bulk.build([b"1"] * 4, shape=bulk.find_topic(log, "orders"))
+    @pytest.mark.parametrize("size", [1, 300_000], ids=["inline", "segments"])
+    def test_another_change_of_the_catalog_meanwhile(self, log, monkeypatch, size):
+        log.topic("texts", partitions=2, schema={"type": "string"})
+        frames = bulk.build([b'"%0*d"' % (size, 1)] * 4, shape=bulk.find_topic(log, "texts"))
         transact, done = Writer.transact, []
 
         def late(self, writes):
@@ -198,5 +200,8 @@ class TestSchema:
             return transact(self, writes)
 
         monkeypatch.setattr(Writer, "transact", late)
-        assert bulk.commit(log, [bulk.InlinePart("orders", index, frames) for index in range(2)], ("job", 1)).applied
-        assert log.topic("orders").read().count() == 8
+        parts = [bulk.InlinePart("texts", index, frames) for index in range(2)]
+        assert bulk.commit(log, parts, ("job", 1)).applied
+        assert log.topic("texts").read().count() == 8
+        assert log.verify().damage == ()
+        assert not list(Path(log.location).glob("topics/*/*/*.staged"))

@@ -66,15 +66,20 @@ class Checker:
             # Last: another thread that finds it uses the others.
             self._fits = validator.is_valid
 
-    def check(self, values: Sequence[Any], topic: str = "", first: int = 0) -> None:
+    def check(self, values: Sequence[Any], topic: str = "") -> None:
         """Raise SchemaError if some of the values do not fit; None is a tombstone, which is not checked.
 
-        The values are bytes or what encode_data() takes, and `first` is the index of the first one in its call.
+        The values are bytes or what encode_data() takes.
         """
+        if failures := self.find(values):
+            refuse(failures, topic)
+
+    def find(self, values: Sequence[Any], first: int = 0) -> list[Failure]:
+        """Return what does not fit, up to a maximum; `first` is the index of the first value in its call."""
         fits = self._fits or self._ready()
         try:
             if all(map(fits, map(self._decode, values))):
-                return
+                return []
         except self._refusals:
             # A tombstone, or a value that is no JSON: found one by one.
             pass
@@ -84,8 +89,7 @@ class Checker:
                 failures.append(failure)
                 if len(failures) == SCHEMA_FAILURES_MAX:
                     break
-        if failures:
-            _refuse(failures, topic)
+        return failures
 
     def check_one(self, value: Any, topic: str = "") -> None:
         """Do what check() does, for the only value of a call."""
@@ -116,7 +120,11 @@ class Checker:
         """Return why a value does not fit; None if it does."""
         data = value if type(value) is bytes else encode_data(value)
         try:
-            error = next(iter(self._errors(self._decode(data))), None)
+            decoded = self._decode(data)
+            assert self._fits is not None
+            if self._fits(decoded):
+                return None
+            error = next(iter(self._errors(decoded)), None)
         except RecursionError:
             return (index, None, "it is nested too deep to be checked")
         except UnicodeError:
@@ -157,7 +165,9 @@ def _refuse_remote(where: str) -> NoReturn:
     raise ValueError(f"{where} is not fetched")
 
 
-def _refuse(failures: Sequence[Failure], topic: str) -> NoReturn:
+def refuse(failures: Sequence[Failure], topic: str) -> NoReturn:
+    """Raise SchemaError for values that do not fit."""
+    failures = failures[:SCHEMA_FAILURES_MAX]
     index, field, reason = failures[0]
     of = f" of the topic {topic!r}" if topic else ""
     more = ""
