@@ -84,7 +84,7 @@ class MemoryLog:
 
 
 class MemoryTopic:
-    recipe = Recipe.of(TopicSettings())
+    usual = Recipe.of(TopicSettings())
 
     def __init__(self, log: MemoryLog, name: str) -> None:
         self.log = log
@@ -114,17 +114,17 @@ class MemoryTopic:
         if expect is not None and expect != self.end():
             raise OffsetMismatchError("another offset", expected=expect, actual=self.end())
         now = self.log.now_us()
-        made = prepare_one(value, key, headers, now if time is None else time, 0, self.recipe.expiry(ttl, now))
+        made = prepare_one(value, key, headers, now if time is None else time, 0, self.usual.expiry(ttl, now))
         return Position(0, self.write([made]).start)
 
     def extend(self, intake: Any, partition: int | None, durable: Any, now: int) -> dict[int, range]:
-        return {0: self.write(intake.frames(now, self.recipe))}
+        return {0: self.write(intake.frames(now, self.usual))}
 
     def producer(self) -> MemoryProducer:
         return MemoryProducer(self)
 
-    def value_bytes_max(self) -> int:
-        return self.recipe.value_bytes_max
+    def recipe(self) -> Recipe:
+        return self.usual
 
     def get(self, offset: int, partition: int) -> Record:
         for part in self.log.stored.get(self.name, ()):
@@ -217,15 +217,15 @@ class MemoryProducer:
     def refuse_handler(self, what: str) -> None:
         pass
 
-    def prepare(self, value_bytes: int, key_bytes: int) -> int:
-        return self.topic.value_bytes_max()
+    def prepare(self, value: bytes | None, key_bytes: int) -> Recipe:
+        return self.topic.recipe()
 
-    def send(self, batch: Any) -> tuple[int, BaseException | None]:
+    def send(self, batch: Any) -> tuple[Recipe, BaseException | None]:
         part = PartitionBatch(0, range(len(batch)))
         batch.seal()
-        part.first = self.topic.write(batch.frames(0, self.topic.recipe)).start
+        part.first = self.topic.write(batch.frames(0, self.topic.usual)).start
         batch.settle(part)
-        return self.topic.value_bytes_max(), None
+        return self.topic.recipe(), None
 
 
 class MemoryTransaction:
@@ -246,6 +246,6 @@ class MemoryTransaction:
     ) -> list[tuple[str, dict[int, range]]]:
         assert not enlisted
         return [
-            (call.topic.name, {0: call.topic.backend.write(call.intake.frames(call.time, MemoryTopic.recipe))})
+            (call.topic.name, {0: call.topic.backend.write(call.intake.frames(call.time, MemoryTopic.usual))})
             for call in calls
         ]

@@ -28,6 +28,7 @@ TREE = {
     "RecoveryNeededError": ("recovery-needed", "OpenError"),
     "DataError": ("data", "TailraceError"),
     "CorruptionError": ("corruption", "DataError"),
+    "SchemaError": ("schema", "DataError"),
     "TopicError": ("topic", "TailraceError"),
     "TopicNotFoundError": ("topic-not-found", "TopicError"),
     "TopicExistsError": ("topic-exists", "TopicError"),
@@ -55,6 +56,7 @@ TREE = {
 FIELDS = {
     "LockedError": {"pid": 71, "host": "box", "since": "2026-11-15T20:00:00Z"},
     "CorruptionError": {"topic": "orders", "partition": 3, "first": 17, "last": 19, "path": "/log/a.seg"},
+    "SchemaError": {"index": 3, "field": "items[2].price", "failures": ((3, "items[2].price", "too small"),)},
     "TopicNotFoundError": {"topic": "order", "suggestion": "orders"},
     "TopicExistsError": {"topic": "orders"},
     "SettingsMismatchError": {"topic": "orders", "diff": {"partitions": (1, 4)}},

@@ -28,6 +28,7 @@ GROUND = (
     "tailrace.names",
     "tailrace.arguments",
     "tailrace.settings",
+    "tailrace.schemas",
     "tailrace.limits",
     "tailrace.errors",
     "tailrace.extras",

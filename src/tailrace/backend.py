@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.write.futures import PendingBatch
     from tailrace.write.intake import Intake
     from tailrace.write.producer import Producer
+    from tailrace.write.recipe import Recipe
     from tailrace.write.transaction import Call, DeleteCall
 
 Progress = Callable[[int, int], None]
@@ -174,8 +175,8 @@ class TopicBackend(Protocol):
     def producer(self) -> ProducerBackend:
         """Return what a producer of this topic sends its batches to."""
 
-    def value_bytes_max(self) -> int:
-        """Return the size of the largest value that the topic takes, or would take once it is created."""
+    def recipe(self) -> Recipe:
+        """Return what the topic takes, or would take once it is created: the largest value, and the schema."""
 
     def get(self, offset: int, partition: int) -> Record:
         """Return one record."""
@@ -248,11 +249,11 @@ class ProducerBackend(Protocol):
     def refuse_handler(self, what: str) -> None:
         """Raise BusyError in a signal handler that interrupted a write of its own thread."""
 
-    def prepare(self, value_bytes: int, key_bytes: int) -> int:
-        """Create the topic for a first record of these sizes, and return the size of the largest value it takes."""
+    def prepare(self, value: bytes | None, key_bytes: int) -> Recipe:
+        """Create the topic for a first record, and return what the topic takes."""
 
-    def send(self, batch: PendingBatch) -> tuple[int, BaseException | None]:
-        """Write a batch and settle its futures; return the largest value (0: unknown) and the first error."""
+    def send(self, batch: PendingBatch) -> tuple[Recipe | None, BaseException | None]:
+        """Write a batch and settle its futures; return what the topic takes (None: unknown) and the first error."""
 
 
 class TransactionBackend(Protocol):

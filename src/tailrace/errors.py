@@ -3,7 +3,7 @@
 TailraceError
  +- OpenError: NotALogError, VersionError, LockedError (also BlockingIOError), ReadOnlyError, ClosedError, ForkedError,
  |             ThreadError, RecoveryNeededError
- +- DataError: CorruptionError
+ +- DataError: CorruptionError, SchemaError
  +- TopicError: TopicNotFoundError (also LookupError), TopicExistsError, SettingsMismatchError, InvalidNameError,
  |              RecordTooLargeError
  +- PositionError: OffsetOutOfRangeError < RecordGoneError, OffsetMismatchError
@@ -175,6 +175,31 @@ class CorruptionError(DataError):
         if self.path is not None:
             where.append(f"file {self.path}")
         return f"{self.message} ({', '.join(where)})" if where else self.message
+
+
+class SchemaError(DataError):
+    """A value does not fit the schema of its topic: the record `index` of the call, in the field `field`.
+
+    The field is a path such as items[2].price; None if the whole value is wrong, or no JSON. `failures` has all values
+    of the call that do not fit, at most 1,000, as (index, field, reason).
+    """
+
+    code = "schema"
+    hint = "Nothing of this call was written; correct the value, or change the schema with Topic.alter(schema=)."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        index: int | None = None,
+        field: str | None = None,
+        failures: tuple[tuple[int, str | None, str], ...] = (),
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.index = index
+        self.field = field
+        self.failures = failures
 
 
 class TopicError(TailraceError):

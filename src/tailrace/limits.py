@@ -51,6 +51,12 @@ TTL_SECONDS_MAX = 50 * 365.25 * 86_400
 RETAIN_SECONDS_MIN = 0.001
 RETAIN_BYTES_MIN = SEGMENT_BYTES_MIN
 
+# Schemas: the text of one, which every snapshot of the catalog repeats; how many a topic can have had, which is two
+# bytes in the header of a frame; how many values an error names that do not fit.
+SCHEMA_BYTES_MAX = 64 * KIB
+SCHEMA_VERSION_MAX = 65_535
+SCHEMA_FAILURES_MAX = 1_000
+
 # Names.
 TOPIC_NAME_BYTES_MAX = 255
 # The topic of a group is named after it, with a prefix of eight bytes.

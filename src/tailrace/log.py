@@ -12,7 +12,7 @@ from tailrace.local.log import LocalLog, diagnose_log, repair_log, restore_log
 from tailrace.maintain.locations import log_path
 from tailrace.maintain.namespaces import NAMESPACE_VARIABLE, namespace_path
 from tailrace.names import is_pattern, validate_group_name, validate_match, validate_topic_name
-from tailrace.topics import Pattern, Topic
+from tailrace.topics import Pattern, Topic, plain_settings
 from tailrace.write.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Log:
         parse_flag(alter, "alter")
         if is_pattern(name):
             return Pattern(self, name, {**settings})
-        topic = Topic(self, validate_topic_name(name), {**settings}, alter)
+        topic = Topic(self, validate_topic_name(name), plain_settings({**settings}), alter)
         if settings:
             topic.backend.ensure()
         return topic

@@ -21,6 +21,7 @@ from tailrace.arguments import (
 from tailrace.errors import CorruptionError, SettingsMismatchError, VersionError
 
 if TYPE_CHECKING:
+    from tailrace.schemas import TopicSchema
     from tailrace.types import Settings
 
 
@@ -49,6 +50,8 @@ class TopicSettings(NamedTuple):
     ttl: float | Literal["never"] | None = None
     # Whether single records may be deleted.
     mutable: bool = False
+    # What values are checked with before they are written; None: the topic never had a schema.
+    schema: TopicSchema | None = None
 
     @classmethod
     def from_user(cls, **given: Any) -> Self:
@@ -60,13 +63,18 @@ class TopicSettings(NamedTuple):
         """Return the settings from their stored form; raise VersionError for a setting of a newer release."""
         refuse_unknown(stored)
         try:
-            return cls(**_parse_settings(stored))
-        except (ValueError, TypeError, ArithmeticError) as error:
+            if (schema := stored.get("schema")) is None:
+                return cls(**_parse_settings(stored))
+            from tailrace.schemas import TopicSchema
+
+            plain = {name: value for name, value in stored.items() if name != "schema"}
+            return cls(**_parse_settings(plain), schema=TopicSchema.from_json(schema))
+        except (ValueError, TypeError, ArithmeticError, LookupError) as error:
             hint = "The records are not touched; set it anew with Topic.alter() or: tailrace topic alter"
             raise CorruptionError(f"A setting of a topic in the catalog makes no sense: {error}", hint=hint) from error
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, which from_user() accepts as well."""
+        """Return the stored form; from_user() accepts it as well, except for a schema, which has a version."""
         stored = self._asdict()
         if isinstance(self.durable, float):
             stored["durable"] = exact_duration(self.durable)
@@ -77,6 +85,8 @@ class TopicSettings(NamedTuple):
                 stored[name] = exact_duration(stored[name])
         if isinstance(self.keep_unread, tuple):
             stored["keep_unread"] = [*self.keep_unread]
+        if self.schema is not None:
+            stored["schema"] = self.schema.to_json()
         return stored
 
     def to_user(self) -> Settings:
@@ -85,6 +95,8 @@ class TopicSettings(NamedTuple):
         shown["segment_bytes"] = segment_bytes_of(self.segment_bytes, self.retain_bytes)
         shown["segment_age"] = exact_duration(segment_age_of(self.segment_age, self.retain))
         shown["ttl"] = shown["ttl"] or "never"
+        if self.schema is not None:
+            shown["schema"] = self.schema.to_user()
         return cast("Settings", shown)
 
     @property
@@ -99,9 +111,21 @@ class TopicSettings(NamedTuple):
 
     def diff(self, given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Return the given settings that differ: {name: (have, want)} as they are shown."""
-        wanted: dict[str, Any] = {**self._replace(**_parse_settings(given)).to_user()}
+        settings = self._replaced(given)
+        wanted: dict[str, Any] = {**settings.to_user()}
         have: dict[str, Any] = {**self.to_user()}
-        return {name: (have[name], wanted[name]) for name in given if have[name] != wanted[name]}
+        changed = {name: (have[name], wanted[name]) for name in given if have[name] != wanted[name]}
+        if "schema" in given and "schema" not in changed and settings.schema != self.schema:
+            # Python takes 1 and true for equal, JSON does not.
+            changed["schema"] = (have["schema"], wanted["schema"])
+        return changed
+
+    def _replaced(self, given: Mapping[str, Any]) -> Self:
+        """Return these settings with others in their place, whether or not a topic can change them."""
+        replaced = self._replace(**_parse_settings(given))
+        if "schema" in given and self.schema is not None:
+            return replaced._replace(schema=self.schema.replaced(replaced.schema))
+        return replaced
 
     def altered(self, **given: Any) -> Self:
         """Return these settings with some changed; raise SettingsMismatchError for a change that no topic can make."""
@@ -120,7 +144,7 @@ class TopicSettings(NamedTuple):
                 diff={"partitions": (have, want)},
                 hint=f"The topic was not changed; ask for {have} partitions or more.",
             )
-        return self._replace(**_parse_settings(given))
+        return self._replaced(given)
 
     def durability(self, default: float | None) -> float | None:
         """Return the level of a write, as parse_durable() returns it; `default` is the level of the handle."""
@@ -336,11 +360,18 @@ def _parse_keep_unread(value: Any) -> bool | tuple[str, ...]:
     return tuple(sorted({validate_group_name(name) for name in value}))
 
 
+def _parse_schema(value: Any) -> TopicSchema | None:
+    from tailrace.schemas import TopicSchema
+
+    return TopicSchema.from_user(value)
+
+
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "retain": _parse_retain,
     "retain_bytes": _parse_retain_bytes,
     "keep_unread": _parse_keep_unread,
     "mutable": lambda value: parse_flag(value, "mutable"),
+    "schema": _parse_schema,
 }
 
 

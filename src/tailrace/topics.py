@@ -159,7 +159,7 @@ class Topic:
 
     def alter(self, **settings: Unpack[Settings]) -> None:
         """Change settings; partitions may only grow. Writers and readers in all processes then use the new ones."""
-        self.backend.alter({**settings})
+        self.backend.alter(plain_settings({**settings}))
 
     def delete(self, offsets: int | Iterable[int], partition: int = 0) -> int:
         """Remove single records of a mutable topic; return how many of these offsets had one.
@@ -192,6 +192,15 @@ class Topic:
     def drop(self) -> None:
         """Remove the topic and all its records, at once and permanently."""
         self.backend.drop()
+
+
+def plain_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which a schema is JSON: a type that the caller gives is known to this process alone."""
+    if settings.get("schema") is None:
+        return settings
+    from tailrace.schemas import settings_as_json
+
+    return settings_as_json(settings)
 
 
 class Pattern(Topic):

@@ -32,6 +32,7 @@ class Settings(TypedDict, total=False):
     keep_unread: bool | Sequence[str]
     ttl: Duration
     mutable: bool
+    schema: Any
 
 
 class SettingInfo(NamedTuple):
@@ -71,6 +72,7 @@ SETTINGS: Mapping[str, SettingInfo] = {
     ),
     "ttl": SettingInfo("never", "TIME|never", "When a record expires, counted from its append, such as 1h"),
     "mutable": SettingInfo(False, "yes|no", "Whether single records may be deleted; fixed at creation", _SWITCH),
+    "schema": SettingInfo(None, "FILE", "A file with a JSON Schema, which new values must fit"),
 }  # fmt: skip
 
 
@@ -184,7 +186,8 @@ class TopicInfo(NamedTuple):
 
     `lost_records` counts the offsets that a repair gave up; they are not among `records`. `derived` names the settings
     that were not set and that follow from a limit of the topic. `unknown` names the settings that only a newer version
-    knows: this one neither reads nor writes such a topic, and `settings` has the others.
+    knows: this one neither reads nor writes such a topic, and `settings` has the others. `schema_version` counts the
+    schemas that the topic has had.
     """
 
     name: str
@@ -198,6 +201,7 @@ class TopicInfo(NamedTuple):
     lost_records: int = 0
     derived: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    schema_version: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {

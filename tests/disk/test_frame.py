@@ -513,3 +513,24 @@ def test_bodies_that_do_not_unpack_are_a_codec_error() -> None:
     assert header is not None
     with pytest.raises(codec.CodecError):
         columns(header, bytes(header.body_length), 0)
+
+
+def test_frames_with_the_version_of_a_schema() -> None:
+    first, second = frame.identity_of_schema(1), frame.identity_of_schema(2)
+    one = frame.with_identity(frame.prepare_one(b"a", None, b"", TIME), first)
+    later = frame.with_identity(frame.prepare_one(b"b", b"k", b"", TIME + 1, expiry=TIME + 10**9), first)
+    assert [frame.schema_version(each) for each in (one, later, frame.prepare_one(b"a", None, b"", TIME))] == [1, 1, 0]
+    assert frame.expiry_bounds(later.attributes) != (0, 0)
+    (joined,) = frame.join([one, later])
+    assert frame.schema_version(joined) == 1
+    assert frame.expiry_bounds(joined.attributes) == (frame.expiry_bounds(later.attributes)[0], frame.EXPIRY_OPEN)
+    (found,) = read(written([joined]))
+    assert found.count == 2
+    for others in ([one, frame.with_identity(later, second)], [one, later._replace(attributes=frame.PLAIN)]):
+        assert frame.join(others) is others, "of several versions"
+
+
+def test_frames_of_a_producer_are_not_joined() -> None:
+    identity = frame.Attributes(producer_id=5, schema_version=1).pack()
+    frames = [frame.with_identity(frame.prepare_one(b"a", None, b"", TIME), identity)] * 2
+    assert frame.join(frames) is frames

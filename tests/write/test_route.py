@@ -65,14 +65,14 @@ def test_frames_of_another_shape_cannot_be_written(log):
 def test_what_is_wrong_with_a_first_record_is_told_before_the_topic_is_made(log):
     recipe = route_of(log).recipe
     one, two = (Shape(count, zlib.crc32, recipe) for count in (1, 2))
-    one.check_first(10, 10, 0, 0)
-    two.check_first(10, 10, 1, 0)
+    one.check_first(b"ten bytes.", 10, 0, 0)
+    two.check_first(b"ten bytes.", 10, 1, 0)
     with pytest.raises(RecordTooLargeError):
-        one.check_first(recipe.value_bytes_max + 1, 0, None, None)
+        one.check_first(bytes(recipe.value_bytes_max + 1), 0, None, None)
     with pytest.raises(ValueError, match="There is no partition 1"):
-        one.check_first(10, 0, 1, None)
+        one.check_first(b"ten bytes.", 0, 1, None)
     with pytest.raises(TypeError, match="expect_offset needs partition="):
-        two.check_first(10, 0, None, 0)
+        two.check_first(b"ten bytes.", 0, None, 0)
     with pytest.raises(OffsetMismatchError) as caught:
-        one.check_first(10, 0, None, 5)
+        one.check_first(b"ten bytes.", 0, None, 5)
     assert (caught.value.expected, caught.value.actual) == (5, 0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.arguments import parse_count
+from tailrace.bulk.shapes import Checked, check_frames
 from tailrace.bulk.staged import StagedPart, check_present, combine, frames_of, remove, remove_parts
-from tailrace.disk import Write, by_system, frames_size, one_group, staged_name
+from tailrace.disk import CATALOG_END_WORD, RecipeChanged, Write, by_system, frames_size, one_group, staged_name
 from tailrace.errors import StorageError, TailraceError
 from tailrace.read.span import dropped
 from tailrace.write.applied import Marker, Repeated, last_marker, open_markers
@@ -51,9 +52,10 @@ def stage(log: Log, topic: str, partition: int, frames: Frames) -> StagedPart:
         raise ValueError("There are no records to stage.")
     engine = log.writing()
     place, topic_id = _partition(engine, topic, partition)
+    check_frames(topic, engine.entry(topic), place.index, frames.checked)
     with _translating_drop(place, topic):
         made = engine.write(lambda: combine(place, frames.prepared))
-    return StagedPart(topic, topic_id, partition, f"{place.path}/{made.name}", made)
+    return StagedPart(topic, topic_id, partition, f"{place.path}/{made.name}", made, frames.checked)
 
 
 def commit(
@@ -61,16 +63,18 @@ def commit(
     parts: Sequence[InlinePart | StagedPart],
     marker: tuple[str, int] | None = None,
     witness: str | None = None,
+    decided: bool = False,
 ) -> CommitResult:
     """Append all parts, in the order given, in one transaction that a crash leaves complete or absent.
 
     A staged part can be committed once: the same part twice in a call raises ValueError, and in a later call its file
     is gone. With a `marker` (application, batch) a batch that is not newer than the application's last one is not
     written again, and its staged files are removed. A `witness` describes what the batch was made of, and is stored
-    with the marker.
+    with the marker. SchemaError for parts that were not checked with the schema that their topic has now; with
+    `decided` they are those of a batch that was decided before, and an earlier schema counts.
     """
     engine = log.writing()
-    return engine.write(lambda: _Commit(engine, marker, witness).run(parts))
+    return engine.write(lambda: _Commit(engine, marker, witness, decided).run(parts))
 
 
 def applied(log: Log, application: str) -> int | None:
@@ -98,8 +102,11 @@ def abandon(log: Log, staged: Iterable[StagedPart]) -> int:
 class _Commit:
     """One commit: groups the parts by partition and makes the writes of each partition."""
 
-    def __init__(self, engine: Engine, marker: tuple[str, int] | None, witness: str | None) -> None:
+    def __init__(
+        self, engine: Engine, marker: tuple[str, int] | None, witness: str | None, decided: bool = False
+    ) -> None:
         self.engine = engine
+        self.decided = decided
         self.witness = witness
         self.files = engine.files
         self.marker = marker
@@ -119,9 +126,17 @@ class _Commit:
         try:
             if self.marker is not None and self._was_applied():
                 return self._repeated(parts)
+            # Loaded before the catalog is followed, so that what is checked is at least as new as this offset.
+            recipe = self._check_schemas(groups)
             by_partition = [self._writes(*key, group) for key, group in groups.items()]
             writes = [write for some in by_partition for write in some]
-            firsts = self._transact(writes)
+            while True:
+                try:
+                    firsts = self._transact([write._replace(recipe=recipe) for write in writes])
+                    break
+                except RecipeChanged:
+                    # The catalog changed meanwhile, and nothing was written: a topic may have another schema.
+                    recipe = self._check_schemas(groups)
         except BaseException:
             # The journal may name segments that this commit staged; then a later commit adopts them, so they are kept.
             named = {staged_name(salt) for salt in self.engine.store.committer.named}
@@ -161,6 +176,19 @@ class _Commit:
         partition, topic_id = _partition(self.engine, topic, index)
         with _translating_drop(partition, topic):
             return self._writes_to(partition, topic, topic_id, group)
+
+    def _check_schemas(self, groups: Mapping[tuple[str, int], Sequence[InlinePart | StagedPart]]) -> int | None:
+        """Refuse parts that their topic's schema was not checked for; return the end of the catalog that says so."""
+        if self.decided:
+            return None
+        offset: int = self.engine.store.tails.words[CATALOG_END_WORD]
+        self.engine.refresh()
+        for (topic, index), group in groups.items():
+            checked = Checked()
+            for part in group:
+                checked += part.checked if isinstance(part, StagedPart) else part.frames.checked
+            check_frames(topic, self.engine.entry(topic), index, checked)
+        return offset
 
     def _writes_to(
         self, partition: Partition, topic: str, topic_id: int, group: Sequence[InlinePart | StagedPart]

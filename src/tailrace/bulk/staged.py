@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.arguments import parse_duration
 from tailrace.bulk.frames import Frames, prepared_again
 from tailrace.bulk.plans import ReadPart
+from tailrace.bulk.shapes import Checked
 from tailrace.disk import Staged, StagedWriter, discard, gone
 from tailrace.disk.frame import Prepared, salt_chain
 from tailrace.disk.segment import HEADER_BYTES, read_segment_header, reading, walk
@@ -32,6 +33,8 @@ class StagedPart(NamedTuple):
     partition: int
     path: str
     segment: Staged
+    # What its records were checked with.
+    checked: Checked = Checked()
 
     @property
     def records(self) -> int:
@@ -63,6 +66,7 @@ class PartWriter:
         self._topic = topic
         self._topic_id = topic_id
         self._partition = partition
+        self._checked = Checked()
         directory = f"{location}/topics/{topic_directory(topic_id, topic)}/{partition}"
         with self._checking_visible():
             self._writer = StagedWriter(engines.FILES, directory, topic_id, partition)
@@ -76,6 +80,7 @@ class PartWriter:
         """Add frames after the earlier ones; they are buffered until there are enough for a large write."""
         with self._checking_visible():
             self._writer.add(frames.prepared)
+        self._checked += frames.checked
 
     def flush(self) -> None:
         """Write the buffered frames, which frees their memory."""
@@ -86,7 +91,7 @@ class PartWriter:
         """Seal the segment; the file and its name are on disk when this returns."""
         with self._checking_visible():
             made = self._writer.finish()
-        return StagedPart(self._topic, self._topic_id, self._partition, self._writer.path, made)
+        return StagedPart(self._topic, self._topic_id, self._partition, self._writer.path, made, self._checked)
 
     def abandon(self) -> None:
         """Remove the file, unless it is finished."""

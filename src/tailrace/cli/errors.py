@@ -40,6 +40,7 @@ EXIT_CODES = {
     "settings-mismatch": CONFLICT,
     "invalid-name": USAGE,
     "record-too-large": FAILED,
+    "schema": FAILED,
     "position": FAILED,
     "offset-out-of-range": NOT_FOUND,
     "record-gone": NOT_FOUND,
@@ -80,6 +81,9 @@ HINTS = {
     "record-too-large": (
         "Nothing of this call was written; split the value, or allow larger ones with: "
         "tailrace topic alter NAME max_record_bytes=SIZE (64MiB at most)"
+    ),
+    "schema": (
+        "Nothing of this call was written; correct the value, or see the schema with: tailrace topic show NAME -o json"
     ),
     "offset-out-of-range": "Nothing was skipped; see where the topic begins and ends with: tailrace topic show NAME",
     "partition-lost": (

@@ -44,11 +44,15 @@ class BadLine(NamedTuple):
 
 
 class InputBatch(NamedTuple):
-    """The entries and bad lines of one chunk of input; `line` is the number of its last line."""
+    """The entries and bad lines of one chunk of input; `line` is the number of its last line.
+
+    `lines` has the number of the line at which each entry begins.
+    """
 
     entries: list[InputRecord]
     bad: list[BadLine]
     line: int
+    lines: Sequence[int] = ()
 
 
 # Returns the entry of a line, None for a line to skip, or raises ValueError with the reason.
@@ -72,6 +76,7 @@ def read_lines(
     line = 0
     for texts in complete_lines(stream):
         entries: list[InputRecord] = []
+        lines: list[int] = []
         bad: list[BadLine] = []
         if text and not line:
             texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
@@ -86,17 +91,19 @@ def read_lines(
                 if entry is not None:
                     check_sizes(entry, value_bytes_max)
                     entries.append(entry)
+                    lines.append(line)
             except (ValueError, RecursionError) as error:
                 bad.append(BadLine(line, reason_of(error)))
                 if not lenient:
-                    yield InputBatch(entries, bad, line)
+                    yield InputBatch(entries, bad, line, lines)
                     return
-        yield InputBatch(entries, bad, line)
+        yield InputBatch(entries, bad, line, lines)
 
 
 def parse_values(values: Sequence[bytes], parse: Parse) -> InputBatch:
     """Return values given as arguments as one batch, counted as lines; one bad value leaves no entries."""
     entries: list[InputRecord] = []
+    lines: list[int] = []
     for number, value in enumerate(values, 1):
         try:
             entry = parse(value)
@@ -104,7 +111,8 @@ def parse_values(values: Sequence[bytes], parse: Parse) -> InputBatch:
             return InputBatch([], [BadLine(number, reason_of(error))], number)
         if entry is not None:
             entries.append(entry)
-    return InputBatch(entries, [], len(values))
+            lines.append(number)
+    return InputBatch(entries, [], len(values), lines)
 
 
 def check_sizes(entry: InputRecord, value_bytes_max: int) -> None:

@@ -39,6 +39,7 @@ def read_rows(
     rows = csv.reader(lines, strict=True)
     names = _names(rows, key_field)
     entries: list[InputRecord] = []
+    begun: list[int] = []
     bad: list[BadLine] = []
     size = 0
     while True:
@@ -50,6 +51,7 @@ def read_rows(
                 entry = _entry(names, row, key_field)
                 check_sizes(entry, value_bytes_max)
                 entries.append(entry)
+                begun.append(line)
                 size += sum(map(len, row))
         except StopIteration:
             break
@@ -59,9 +61,9 @@ def read_rows(
                 if not lenient:
                     break
         if size >= limit.batch_bytes_max or len(entries) + len(bad) >= limit.batch_entries_max:
-            yield InputBatch(entries, bad, rows.line_num)
-            entries, bad, size = [], [], 0
-    yield InputBatch(entries, bad, rows.line_num)
+            yield InputBatch(entries, bad, rows.line_num, begun)
+            entries, bad, begun, size = [], [], [], 0
+    yield InputBatch(entries, bad, rows.line_num, begun)
 
 
 class _RowTooLongError(ValueError):

@@ -39,7 +39,16 @@ def parse_settings(options: Mapping[str, str | None], pairs: Iterable[str] = ())
 
 def setting_cell(name: str, value: Any) -> str:
     """Return a setting as text for people."""
+    if isinstance(value, Mapping):
+        return f"JSON of {len(compact_json(value).encode()):,} bytes"
     return human_size(value).replace(" ", "") if name.endswith("bytes") else human_cell(name, value)
+
+
+def compact_json(value: Mapping[str, Any]) -> str:
+    """Return a setting that is JSON as one line of text."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _parse(name: str, info: SettingInfo | None, text: str) -> Any:
@@ -49,8 +58,28 @@ def _parse(name: str, info: SettingInfo | None, text: str) -> Any:
     words = {UNSET: info.default, **info.words}
     if text.lower() in words:
         return words[text.lower()]
+    if info.form == "FILE":
+        return _load(name, text)
     if info.listed:
         return [each for each in text.split(",") if each]
     if info.form == "N" and not text.isdecimal():
         raise click.UsageError(f"{name}={text} is not a number of {name}: write an integer from 1 on.")
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= 20 else text
+
+
+def _load(name: str, file: str) -> Any:
+    """Return the JSON object in a file."""
+    import json
+
+    try:
+        with open(file, "rb") as stream:
+            found = json.loads(stream.read().decode("utf-8-sig"))
+    except OSError as error:
+        raise click.UsageError(f"{name}={file} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        said = getattr(error, "msg", "it is not UTF-8" if isinstance(error, UnicodeError) else error)
+        where = f" in line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise click.UsageError(f"The file {file} is no JSON: {said}{where}.") from None
+    if not isinstance(found, dict):
+        raise click.UsageError(f"The file {file} is no JSON Schema: its JSON is no object.")
+    return found

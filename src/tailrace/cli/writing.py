@@ -42,6 +42,11 @@ def value_bytes_max(topic: Topic, partition: int | None) -> int:
     return limits.LIMITS.entry_bytes_max if settings is None else int(settings["max_record_bytes"])
 
 
+def unfit(field: str | None, reason: str) -> str:
+    """Return why a value does not fit the schema of its topic."""
+    return reason if field is None else f"field {field}: {reason}"
+
+
 class WrittenOffsets:
     """By partition: the first and the last offset written and the count; other writers' records may be in between."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ from tailrace.disk.context import storage_error
 from tailrace.disk.failures import by_system
 from tailrace.disk.files import remove_tree
 from tailrace.disk.frame import prepare
+from tailrace.disk.group_commit import RecipeChanged
 from tailrace.disk.lock import Reentered
 from tailrace.disk.partition import frames_size
 from tailrace.disk.segment import HEADER_BYTES
@@ -90,15 +91,24 @@ class Admin:
 
         return self._alone(change)
 
-    def alter(self, topic_id: int, settings: dict[str, Any], partitions: int, recipe: bool = False) -> TopicEntry:
+    def alter(
+        self,
+        topic_id: int,
+        settings: dict[str, Any],
+        partitions: int,
+        recipe: bool = False,
+        seen: Mapping[str, Any] | None = None,
+    ) -> TopicEntry:
         """Change settings; `partitions` may only grow.
 
         `recipe` means that frames are built from one of the settings: frames built before are not published after this
-        has returned.
+        has returned. Raise RecipeChanged, before anything is changed, if the settings are no longer those `seen`.
         """
 
         def change() -> TopicEntry:
             entry = self._alive(topic_id)
+            if seen is not None and entry.settings != seen:
+                raise RecipeChanged
             marks = self.store.catalog.by_name.get(marks_topic(topic_id))
             if marks is not None and partitions > len(marks.slots):
                 # First, so that no partition is ever without marks.

@@ -81,6 +81,9 @@ _EXPIRY_BOUNDS = Struct("<II")
 _EXPIRY_AT = 16
 _RESERVED_AT = 24
 _NO_EXPIRY, _NO_IDENTITY, _NOT_RESERVED = bytes(8), bytes(_EXPIRY_AT), bytes(8)
+# The version of the schema stands between the producer with its epoch and the sequence.
+_SCHEMA_AT, _SEQUENCE_AT = 10, 12
+_NO_PRODUCER = bytes(_EXPIRY_AT - 2)
 _EXPIRING = Struct("<16xII8x")
 _INT64 = Struct("<q")
 _EXPIRING_PAIR = Struct("<qii")
@@ -210,6 +213,30 @@ def expiry_bounds(attributes: bytes) -> tuple[int, int]:
 def _expiring(low: int, high: int) -> bytes:
     """Return the attributes of records that expire; one object for the appends of a second, which often share them."""
     return _EXPIRING.pack(low, high)
+
+
+@lru_cache(maxsize=64)
+def identity_of_schema(version: int) -> bytes:
+    """Return the attributes of records that were checked with a version of their topic's schema."""
+    return Attributes(schema_version=version).pack()
+
+
+@lru_cache(maxsize=256)
+def _identified(identity: bytes, attributes: bytes) -> bytes:
+    """Return attributes with those of an identity; one object for frames that follow each other."""
+    return identity[:_EXPIRY_AT] + attributes[_EXPIRY_AT:]
+
+
+def schema_version(frame: Prepared) -> int:
+    """Return the version of the schema that the records of a frame were checked with; 0 if there was none."""
+    attributes = frame.attributes
+    return 0 if attributes is PLAIN else int.from_bytes(attributes[_SCHEMA_AT:_SEQUENCE_AT], "little")
+
+
+def with_identity(frame: Prepared, identity: bytes) -> Prepared:
+    """Return a frame with the producer, schema and sequence of some attributes, and with its own expiry."""
+    attributes = frame.attributes
+    return frame._replace(attributes=identity if attributes is PLAIN else _identified(identity, attributes))
 
 
 def later_expiry(high: int, other: int) -> int:
@@ -345,14 +372,20 @@ def _join_any(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     if sum([len(frame.body) for frame in frames]) > JOINED_BYTES_MAX:
         return frames
     shapes = {frame[:3] for frame in frames}
-    if any(frame.key_id or frame.attributes[:_EXPIRY_AT] != _NO_IDENTITY for frame in frames):
+    identity = frames[0].attributes
+    own = identity[:_EXPIRY_AT]
+    if any(frame.key_id or frame.attributes[:_EXPIRY_AT] != own for frame in frames):
+        return frames
+    if own != _NO_IDENTITY and own[:_SCHEMA_AT] + own[_SEQUENCE_AT:] != _NO_PRODUCER:
+        # Each frame of a producer has its own sequence.
         return frames
     if any(
         codec or count != 1 or flags & ~(KEYS | HEADERS | VALUE_NULLS | EXPIRY_ONE) for codec, flags, count in shapes
     ):
         return frames
     values, keys, headers, expiries = zip(*[_record_of(frame.flags, frame.body) for frame in frames], strict=True)
-    return prepare(values, keys, headers, [frame.min_time for frame in frames], expiry=expiries)
+    joined = prepare(values, keys, headers, [frame.min_time for frame in frames], expiry=expiries)
+    return joined if own == _NO_IDENTITY else [with_identity(frame, identity) for frame in joined]
 
 
 def cuts(ends: Sequence[int], first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:

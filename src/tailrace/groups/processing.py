@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import settings
 from tailrace.arguments import parse_count, parse_time
-from tailrace.errors import ClosedError, LimitError, PartitionLostError, RecordTooLargeError, TailraceError
+from tailrace.errors import ClosedError, LimitError, PartitionLostError, RecordTooLargeError, SchemaError, TailraceError
 from tailrace.groups.options import parse_choice, parse_topics
 from tailrace.limits import KEY_BYTES_MAX
 from tailrace.names import match, validate_topic_name
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tailrace.log import Log
     from tailrace.read.batch import Batch
     from tailrace.types import Start
+    from tailrace.write.recipe import Recipe
+    from tailrace.write.schema import Checker
     from tailrace.write.transaction import Transaction
 
 # The records and bytes of one transaction.
@@ -62,7 +64,7 @@ def process(
     done = 0
     with log.consumer(source, group, stop=stop, commit="manual") as consumer:
         while records := consumer.poll(count, max_bytes=BATCH_BYTES_MAX):
-            outcome = Outcome(target, dead, log.backend.topic(target, {}, False).value_bytes_max())
+            outcome = Outcome(target, dead, log.backend.topic(target, {}, False).recipe())
             outcome.take(records, function, on_error, consumer)
             try:
                 outcome.commit(log, consumer, records)
@@ -88,10 +90,11 @@ def process(
 class Outcome:
     """The outcome of one batch: output, records that could not be processed, and the error that ended it."""
 
-    def __init__(self, target: str, dead: str | None, maximum: int) -> None:
+    def __init__(self, target: str, dead: str | None, recipe: Recipe) -> None:
         self.target = target
         self.dead = dead
-        self.maximum = maximum
+        self.maximum = recipe.value_bytes_max
+        self.schema = recipe.schema
         # The number of records that it covers: all of the batch, or those before the one that ended it.
         self.count = 0
         self.error: Exception | None = None
@@ -107,7 +110,7 @@ class Outcome:
         An exception concerns its record, unless it is an error of the log, which would meet the other records as well.
         Between two records the consumer beats, so `max_processing` bounds one call of the function.
         """
-        made, maximum = self.made, self.maximum
+        made, maximum, schema = self.made, self.maximum, self.schema
         values, add_value, add_key = made.values, made.values.append, made.keys.append
         add_header, add_time = made.headers.append, made.times.append
         monotonic = consumer._monotonic
@@ -133,9 +136,11 @@ class Outcome:
                         add_time(record.timestamp_us)
                     else:
                         made.add(*_checked(each, record, maximum))
+                if schema is not None:
+                    schema.check(values[before:], self.target)
             except Exception as error:
                 made.cut(before)
-                if isinstance(error, TailraceError) and not isinstance(error, RecordTooLargeError):
+                if isinstance(error, TailraceError) and not isinstance(error, (RecordTooLargeError, SchemaError)):
                     error.add_note(f"It came up in process() at {_where(record)}, and nothing of its batch is stored.")
                     raise
                 if on_error == "raise":
@@ -160,7 +165,7 @@ class Outcome:
         if not self.count:
             return
         with log.transaction() as tx:
-            self.made.write(tx, self.target)
+            self.made.write(tx, self.target, self.schema)
             if self.dead is not None:
                 self.letters.write(tx, self.dead)
             if self.error is None:
@@ -202,12 +207,12 @@ class Output:
         for column in (self.values, self.keys, self.headers, self.times):
             del column[count:]
 
-    def write(self, tx: Transaction, topic: str) -> None:
+    def write(self, tx: Transaction, topic: str, schema: Checker | None = None) -> None:
         """Add the records to a transaction, if there are any."""
         if self.values:
             keys = self.keys if any(key is not None for key in self.keys) else None
             headers = self.headers if any(self.headers) else None
-            tx.take(topic, Rows(self.values, keys, headers, self.times, bare=True))
+            tx.take(topic, Rows(self.values, keys, headers, self.times, bare=True), schema)
 
 
 def _checked(each: Any, record: Record, maximum: int) -> tuple[bytes | None, bytes | None, bytes, int]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace.local.topic import LocalTopic
     from tailrace.write.futures import PendingBatch
     from tailrace.write.producer import Producer
+    from tailrace.write.recipe import Recipe
     from tailrace.write.route import Route
 
 
@@ -57,17 +58,22 @@ class LocalProducer:
         """Raise BusyError in a signal handler that interrupted a write of its own thread."""
         refuse_handler(self.engine, what)
 
-    def prepare(self, value_bytes: int, key_bytes: int) -> int:
-        """Create the topic for a first record of these sizes, and return the size of the largest value it takes."""
-        self.topic.shape(self.engine).check_first(value_bytes, key_bytes, None, None)
-        return self.topic.route(self.engine).recipe.value_bytes_max
+    def prepare(self, value: bytes | None, key_bytes: int) -> Recipe:
+        """Create the topic for a first record, and return what the topic takes."""
+        shape = self.topic.shape(self.engine)
+        shape.check_first(value, key_bytes, None, None)
+        recipe = self.topic.route(self.engine).recipe
+        if recipe.schema is not None and recipe.schema != shape.recipe.schema:
+            recipe.schema.check_one(value, self.topic.name)
+        return recipe
 
-    def send(self, batch: PendingBatch) -> tuple[int, BaseException | None]:
-        """Write a batch and settle its futures; return the largest value (0: unknown) and the first error."""
+    def send(self, batch: PendingBatch) -> tuple[Recipe | None, BaseException | None]:
+        """Write a batch and settle its futures; return what the topic takes (None: unknown) and the first error."""
         failed: BaseException | None = None
         engine = self.engine
         route: Route | None = None
-        value_bytes_max = 0
+        recipe: Recipe | None = None
+        checked = batch.schema
         parts = [PartitionBatch(0, range(len(batch)))] if len(batch) else []
         batch.seal()
         engine.enter()
@@ -78,6 +84,14 @@ class LocalProducer:
                     if route is None:
                         route = self.topic.route(engine, expiring=batch.expiries is not None)
                         parts = batch.place(parts, route, partial(self.topic.sticky.next, route.count))
+                    recipe = route.recipe
+                    if recipe.schema is not None and recipe.schema != checked:
+                        # The topic got this schema after the records were taken.
+                        failed = failed or batch.refuse(parts, recipe.schema, self.topic.name)
+                        checked = recipe.schema
+                        parts = [part for part in parts if part.places]
+                        if not parts:
+                            break
                     # Durable writes share one commit. Others are written partition by partition.
                     size = PARTICIPANTS_MAX if route.durable == 0.0 else 1
                     now = engine.files.now_us()
@@ -103,8 +117,7 @@ class LocalProducer:
                     for part, first in zip(parts, firsts, strict=False):
                         part.first = first
                         batch.settle(part)
-                    value_bytes_max = route.recipe.value_bytes_max
                 del parts[:size]
         finally:
             engine.leave()
-        return value_bytes_max, failed
+        return recipe, failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.disk import CATALOG_END_WORD, RecipeChanged, Region, Write, critical_region
@@ -33,7 +34,7 @@ from tailrace.write.route import Route, Shape, checked_partition
 
 if TYPE_CHECKING:
     from tailrace.arguments import StartPoint
-    from tailrace.disk import Partition, Reader, TopicEntry
+    from tailrace.disk import Admin, Partition, Reader, TopicEntry
     from tailrace.disk.frame import Prepared
     from tailrace.engine.engine import Engine
     from tailrace.local.log import LocalLog
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from tailrace.write.intake import Intake
 
 Result = TypeVar("Result")
+
+# Characters of a setting in a message.
+_TOLD_CHARACTERS_MAX = 200
 
 _position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 
@@ -91,11 +95,11 @@ class LocalTopic:
             if route is None or engine.live is not route.store or route.words[CATALOG_END_WORD] != route.offset:
                 shape = self._missing(engine)
                 if shape is not None:
-                    shape.check_first(size, 0 if key is None else len(key), partition, expect)
+                    shape.check_first(value, 0 if key is None else len(key), partition, expect)
                 route = self.route(engine)
             if ttl and not route.expiring:
                 route = self.route(engine, expiring=True)
-            codec, value_bytes_max, life = route.recipe
+            codec, value_bytes_max, life, schema = route.recipe
             if size > value_bytes_max or (key is not None and len(key) > KEY_BYTES_MAX):
                 check_sizes(size, 0 if key is None else len(key), value_bytes_max)
             index = 0
@@ -105,7 +109,11 @@ class LocalTopic:
             expiry = now + lives if lives else 0
             if expiry and not EXPIRY_US_MIN <= expiry <= EXPIRY_US_MAX:
                 expiry = expiry_after(lives, now)
+            if schema is not None:
+                schema.check_one(value, self.name)
             frame = prepare_one(value, key, headers, now if time is None else time, codec, expiry)
+            if schema is not None:
+                frame = schema.stamp(frame)
             asked = route.durable if durable is UNSET else durable
             append = route.append
             # Positional arguments: the interpreter's fastest way to call a function.
@@ -163,7 +171,9 @@ class LocalTopic:
 
     def plan(self, shape: Route | Shape, intake: Intake, partition: int | None, now: int) -> dict[int, list[Prepared]]:
         """Return the frames of each partition; every check of the records happens here."""
-        count = shape.count
+        count, schema = shape.count, shape.recipe.schema
+        if schema is not None:
+            intake.check(schema, self.name)
         if partition is not None:
             parts = {checked_partition(partition, count): intake}
         else:
@@ -182,9 +192,9 @@ class LocalTopic:
 
         return LocalProducer(self)
 
-    def value_bytes_max(self) -> int:
-        """Return the size of the largest value that the topic takes, or would take once it is created."""
-        return self.shape(self.log.writing()).recipe.value_bytes_max
+    def recipe(self) -> Recipe:
+        """Return the recipe of the topic, or the one that it would have once it is created."""
+        return self.shape(self.log.writing()).recipe
 
     # Reading.
 
@@ -271,12 +281,18 @@ class LocalTopic:
         self._alter(engine, engine.entry(self.name), settings)
 
     def _alter(self, engine: Engine, entry: TopicEntry, settings: Mapping[str, Any]) -> TopicEntry:
-        wanted = topic_settings(entry).altered(**settings)
-        Recipe.of(wanted).check_codec()
-        stored = altered_settings(wanted)
-        changes = {name: stored[name] for name in settings if name != "partitions"}
-        recipe = not RECIPE_SETTINGS.isdisjoint(changes)
-        return engine.change(lambda admin: admin.alter(entry.id, changes, wanted.partitions, recipe))
+        while True:
+            seen = entry.settings if "schema" in settings else None
+            wanted = topic_settings(entry).altered(**settings)
+            Recipe.of(wanted if seen is not None else wanted._replace(schema=None)).check_usable()
+            stored = altered_settings(wanted)
+            changes = {name: stored[name] for name in settings if name != "partitions"}
+            recipe = not RECIPE_SETTINGS.isdisjoint(changes)
+            try:
+                return engine.change(partial(_altered, entry.id, changes, wanted.partitions, recipe, seen))
+            except RecipeChanged:
+                # Another process changed the topic first: the version of a schema counts from what the topic has now.
+                entry = engine.entry(self.name)
 
     def trim(self, point: StartPoint, partition: int | None) -> int:
         """Remove the records before a point, in one partition or in all; return their number."""
@@ -414,7 +430,7 @@ class LocalTopic:
 
     def _create(self, engine: Engine) -> TopicEntry:
         settings = TopicSettings.from_user(**self.given)
-        Recipe.of(settings).check_codec()
+        Recipe.of(settings).check_usable()
         try:
             return engine.change(lambda admin: admin.create(self.name, stored_settings(settings), settings.partitions))
         except TopicExistsError:
@@ -428,7 +444,7 @@ class LocalTopic:
             self.log.writing()
             entry = self._alter(engine, entry, self.given)
         elif difference := settings.diff(self.given):
-            said = ", ".join(f"{name} is {have!r}, not {want!r}" for name, (have, want) in difference.items())
+            said = ", ".join(f"{name} is {_told(have)}, not {_told(want)}" for name, (have, want) in difference.items())
             raise SettingsMismatchError(
                 f"The topic {self.name!r} has other settings: {said}.", topic=self.name, diff=difference
             )
@@ -438,3 +454,20 @@ class LocalTopic:
     def _dropped(self) -> None:
         """Clear the route after the topic was dropped: the next attempt finds or creates its successor."""
         self._route = None
+
+
+def _altered(
+    topic_id: int,
+    changes: dict[str, Any],
+    partitions: int,
+    recipe: bool,
+    seen: Mapping[str, Any] | None,
+    admin: Admin,
+) -> TopicEntry:
+    return admin.alter(topic_id, changes, partitions, recipe, seen)
+
+
+def _told(value: Any) -> str:
+    """Return a setting for a message; a schema may be long."""
+    said = repr(value)
+    return said if len(said) <= _TOLD_CHARACTERS_MAX else f"{said[:_TOLD_CHARACTERS_MAX]}..."

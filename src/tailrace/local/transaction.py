@@ -113,6 +113,7 @@ class LocalTransaction:
             engine.enter()
             try:
                 shapes = {name: topic.shape(engine) for name, topic in topics.items()}
+                _check_schemas(calls, shapes)
                 shares, places = self._share(calls, topics, shapes)
                 frames = [share.frames(shapes[share.topic.name]) for share in shares]
                 # Topics are created only here, after every check that needs no topic.
@@ -203,6 +204,15 @@ def _local(call: Call) -> LocalTopic:
     """Return the topic of a call; the transaction took only topics of its own log."""
     topic: LocalTopic = call.topic.backend  # type: ignore[assignment]
     return topic
+
+
+def _check_schemas(calls: Sequence[Call], shapes: dict[str, Shape]) -> None:
+    """Check the values of calls that were not checked yet with the schema that their topic has now."""
+    schemas = {name: shape.recipe.schema for name, shape in shapes.items() if shape.recipe.schema is not None}
+    for call in calls if schemas else ():
+        schema = schemas.get(call.topic.name)
+        if schema is not None and schema != call.schema:
+            call.intake.check(schema, call.topic.name)
 
 
 def _marks(engine: Engine, removals: Sequence[DeleteCall]) -> list[tuple[Marks, Sequence[Range], int]]:

@@ -132,6 +132,7 @@ def topic_infos(engine: Engine, match: str = "...") -> list[TopicInfo]:
                 lost_records=sum(size.lost for size in sizes),
                 derived=derived,
                 unknown=unknown_settings(entry.settings),
+                schema_version=(entry.settings.get("schema") or {}).get("version", 0),
             )
         )
     return found

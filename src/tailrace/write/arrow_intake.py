@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tailrace.arguments import parse_time
 from tailrace.disk import frame
 from tailrace.extras import pyarrow, require
-from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX, HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
+from tailrace.limits import (
+    FRAME_BYTES_TARGET,
+    FRAME_RECORDS_MAX,
+    HEADER_NAME_BYTES_MAX,
+    HEADERS_BYTES_MAX,
+    SCHEMA_FAILURES_MAX,
+)
 from tailrace.records import Headers, encode_headers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from tailrace.write.schema import Checker, Failure
+
 
 # Column types whose item lengths Arrow computes.
 _MEASURABLE = ("binary", "string", "large_binary", "large_string", "fixed_size_binary")
+
+
+# Values that are Python objects at the same time while a column is checked.
+CHECKED_RECORDS = 8_192
 
 
 def as_arrow(values: Any) -> Any | None:
@@ -100,6 +112,22 @@ def _lengths(chunk: Any) -> Any:
     if str(chunk.type).endswith("_view"):
         chunk = chunk.cast(pa.large_binary())
     return require("pyarrow.compute", "arrow").binary_length(chunk).cast(pa.int64())
+
+
+def check_values(values: Any, schema: Checker, topic: str = "") -> None:
+    """Raise SchemaError if a value of a column does not fit the schema; nulls are tombstones."""
+    first = 0
+    failures: list[Failure] = []
+    for chunk in _chunks(values):
+        for start in range(0, len(chunk), CHECKED_RECORDS):
+            some = chunk.slice(start, CHECKED_RECORDS)
+            if len(failures) < SCHEMA_FAILURES_MAX:
+                failures += schema.find(some.to_pylist(), first)
+            first += len(some)
+    if failures:
+        from tailrace.write.schema import refuse
+
+        refuse(failures, topic)
 
 
 def prepare_arrow(

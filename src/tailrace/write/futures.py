@@ -9,12 +9,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailrace.disk import Write
+from tailrace.errors import SchemaError
 from tailrace.records import Position
 from tailrace.write.intake import Rows
 
 if TYPE_CHECKING:
     from tailrace.write.producer import Producer
     from tailrace.write.route import Route
+    from tailrace.write.schema import Checker
 
 _position: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 _FUTURE_FIELDS = frozenset({"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"})
@@ -52,7 +54,7 @@ class PendingBatch(Rows):
     Their partitions are chosen when they are sent: by then the topic may have more partitions, or be a new topic.
     """
 
-    __slots__ = ("parts", "producer", "stamps", "waiting")
+    __slots__ = ("parts", "producer", "schema", "stamps", "waiting")
 
     def __init__(self, producer: Producer) -> None:
         self.values: list[bytes | None] = []
@@ -67,6 +69,8 @@ class PendingBatch(Rows):
         # record's stamp is appended before its value, so an interrupt leaves one stamp too many and never one too few.
         self.stamps: list[int] = []
         self.producer = producer
+        # The schema that all of the values were checked with; None if there was none, or several.
+        self.schema: Checker | None = None
         # The settled part of each record; empty before the first is settled.
         self.parts: list[PartitionBatch | None] = []
         # Futures that a thread waits for, by record; all others look up their result here on demand.
@@ -124,6 +128,27 @@ class PendingBatch(Rows):
             keys = None if keys is None else [keys[place] for place in places]
         placed = Rows(places, keys).by_partition(route.count, route.hash, keyless)
         return [PartitionBatch(index, rows.values) for index, rows in placed.items()]  # type: ignore[arg-type]  # some of places
+
+    def refuse(self, parts: list[PartitionBatch], schema: Checker, topic: str) -> SchemaError | None:
+        """Settle the records of some parts that do not fit a schema, each with its own error; return the first.
+
+        The parts have the other records afterwards.
+        """
+        first: SchemaError | None = None
+        for part in parts:
+            kept = []
+            for place in part.places:
+                try:
+                    schema.check_one(self.values[place], topic)
+                    kept.append(place)
+                except SchemaError as error:
+                    first = first or error
+                    bad = PartitionBatch(part.partition, [place])
+                    bad.error = error
+                    self.settle(bad)
+            if len(kept) < len(part.places):
+                part.places = kept
+        return first
 
     def write(self, part: PartitionBatch, route: Route, now_us: int) -> Write:
         """Return the write of a part; records without a ttl of their own have that of the topic from now on."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tailrace.types import Data, Duration
     from tailrace.write.recipe import Recipe
+    from tailrace.write.schema import Checker
 
     Hash = Callable[[ReadableBuffer], int]
 
@@ -80,11 +81,17 @@ class Intake(Protocol):
 
     def __len__(self) -> int: ...
 
+    def check(self, schema: Checker, topic: str = "") -> None:
+        """Raise SchemaError if a value does not fit, with the index that it has among these."""
+
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Any]:
         """Return the records of each partition, in order; `keyless` chooses the partition of those without a key."""
 
     def frames(self, now_us: int, recipe: Recipe, *, bare: bool = False) -> list[Prepared]:
-        """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key."""
+        """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key.
+
+        If the recipe has a schema, the values were checked before, in the order in which the caller gave them.
+        """
 
 
 class Rows:
@@ -117,6 +124,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def check(self, schema: Checker, topic: str = "") -> None:
+        """Raise SchemaError if a value does not fit, with the index that it has among these."""
+        schema.check(self.values, topic)
 
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, Rows]:
         """Return the records of each partition, in order; `keyless` chooses the partition of those without a key."""
@@ -166,7 +177,7 @@ class Rows:
 
     def frames(self, now_us: int, recipe: Recipe, *, bare: bool = False) -> list[Prepared]:
         """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key."""
-        codec, maximum, _ = recipe
+        codec, maximum, _, schema = recipe
         expiry = self.expiry(now_us, recipe)
         times, since = (now_us, 0) if self.times is None else (self.times, self.since)
         if len(self.values) == 1 and type(value := self.values[0]) is bytes and len(value) <= KEY_BYTES_MAX <= maximum:
@@ -176,7 +187,8 @@ class Rows:
                 headers = self.headers[0] if self.headers else b""
                 time = since + (times if isinstance(times, int) else times[0])
                 each = expiry if isinstance(expiry, int) else 0 if expiry[0] == NEVER else expiry[0]
-                return [prepare_one(value, key, headers, time, codec, each)]
+                one = prepare_one(value, key, headers, time, codec, each)
+                return [one if schema is None else schema.stamp(one)]
         # Bulk writers split their segments themselves.
         bytes_max = None if bare else settings.TUNING.group_bytes_max
         try:
@@ -192,7 +204,7 @@ class Rows:
             self._check_sizes(maximum)
         if not (bare or self.bare) and any(frame.flags & VALUE_NULLS for frame in frames):
             self._check_tombstones()
-        return frames
+        return frames if schema is None else [*map(schema.stamp, frames)]
 
     def _convert(self) -> None:
         self.values = [None if value is None else encode_data(value) for value in self.values]
@@ -230,6 +242,12 @@ class ArrowRows:
     def __len__(self) -> int:
         return len(self.values)
 
+    def check(self, schema: Checker, topic: str = "") -> None:
+        """Raise SchemaError if a value does not fit, with the index that it has among these."""
+        from tailrace.write.arrow_intake import check_values
+
+        check_values(self.values, schema, topic)
+
     def by_partition(self, count: int, hash: Hash, keyless: Callable[[], int]) -> dict[int, ArrowRows]:
         """Return the records of each partition, in order; `keyless` chooses the partition of those without a key."""
         if count == 1 or self.keys is None:
@@ -262,7 +280,7 @@ class ArrowRows:
 
     def frames(self, now_us: int, recipe: Recipe, *, bare: bool = False) -> list[Prepared]:
         """Return the records as frames, each within the maximum; `bare` allows records with neither value nor key."""
-        codec, maximum, _ = recipe
+        codec, maximum, _, schema = recipe
         from tailrace.write.arrow_intake import content_bytes, prepare_arrow
 
         if not bare and self._may_exceed():
@@ -277,7 +295,7 @@ class ArrowRows:
             keys = [None] * len(self.values) if self.keys is None else self.keys.is_valid().to_pylist()
             if not all(valid or key for valid, key in zip(self.values.is_valid().to_pylist(), keys, strict=True)):
                 raise TypeError("A value of None is a tombstone, which needs a key.")
-        return frames
+        return frames if schema is None else [*map(schema.stamp, frames)]
 
     def _check_sizes(self, maximum: int) -> None:
         from tailrace.write.arrow_intake import longest

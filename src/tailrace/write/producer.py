@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.records import Position
     from tailrace.topics import Topic
     from tailrace.types import Data, Duration, Size
+    from tailrace.write.recipe import Recipe
 
 # Memory of a record besides its bytes, so that many small records fill the buffer as well.
 RECORD_OVERHEAD_BYTES = 64
@@ -65,8 +66,10 @@ class Producer:
         self._buffered = 0
         self._sending = 0
         self._limit = 0
-        # The largest value, as of the last read of the topic's settings; 0 before the first.
-        self._value_bytes_max = 0
+        # What the topic takes, as of the last read of its settings; None before the first.
+        self._recipe: Recipe | None = None
+        # The largest value that needs no further check: -1 before that read, and while the topic has a schema.
+        self._unchecked_bytes_max = -1
         self._due = 0.0
         # Sends are numbered: the one being filled, the last that need not linger, the last that is done.
         self._filling = 1
@@ -102,7 +105,7 @@ class Producer:
         if mutex._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
             raise self.reentered()
         size = 0 if value is None else len(value)
-        if key is None and headers is None and timestamp is None and ttl is None and size <= self._value_bytes_max:
+        if key is None and headers is None and timestamp is None and ttl is None and size <= self._unchecked_bytes_max:
             group: PendingBatch | None = None
             future: PendingPosition | None = None
             # Like `with mutex`, at half its cost: no interrupt can come between the last step and the release.
@@ -150,16 +153,31 @@ class Producer:
         expiry = 0 if ttl is None else expiry_after(parse_ttl(ttl), self._clock_ns() // 1000) or NEVER
         value_bytes, key_bytes = len(value or b""), len(key or b"")
         size = value_bytes + key_bytes + len(stored) + RECORD_OVERHEAD_BYTES
+        recipe = self._recipe
+        checked = None if recipe is None else recipe.schema
+        if checked is not None:
+            # Here, where other threads need not wait for it.
+            checked.check_one(value, self.topic.name)
         with self._mutex:
             self._check_open()
-            if not self._value_bytes_max:
-                self._value_bytes_max = self._backend.prepare(value_bytes, key_bytes)
-            check_sizes(value_bytes, key_bytes, self._value_bytes_max)
+            recipe = self._recipe
+            if recipe is None:
+                recipe = self._backend.prepare(value, key_bytes)
+                checked = recipe.schema
+                self._take_in(recipe)
+            check_sizes(value_bytes, key_bytes, recipe.value_bytes_max)
+            schema = recipe.schema
+            if schema is not None and schema != checked:
+                schema.check_one(value, self.topic.name)
             if self._buffered + size > self._limit:
                 self._make_room(size)
             group = self._group
             if group is None:
                 group = self._begin()
+                group.schema = schema
+            elif group.schema != schema:
+                # The schema was changed since the batch was begun: all of it is checked when it is sent.
+                group.schema = None
             future: PendingPosition = PendingPosition()
             future._group, future._index = group, len(group.values)
             # Cleared before the batch gets a column that the short path does not fill.
@@ -169,6 +187,11 @@ class Producer:
             if key is None and group.plain:
                 self._plain = group
             return future
+
+    def _take_in(self, recipe: Recipe) -> None:
+        """Check the records from now on as the topic asks."""
+        self._recipe = recipe
+        self._unchecked_bytes_max = recipe.value_bytes_max if recipe.schema is None else -1
 
     def _make_room(self, size: int) -> None:
         """Send the current batch at once; if the buffer is full, wait until there is room."""
@@ -283,9 +306,10 @@ class Producer:
     def _run(self) -> None:
         while (group := self._next()) is not None:
             size = self._sending
-            value_bytes_max, error = self._backend.send(group)
+            recipe, error = self._backend.send(group)
             with self._mutex:
-                self._value_bytes_max = value_bytes_max or self._value_bytes_max
+                if recipe is not None:
+                    self._take_in(recipe)
                 self._buffered -= size
                 self._done += 1
                 self._error = self._error or error

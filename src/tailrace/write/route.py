@@ -23,9 +23,11 @@ class Shape(NamedTuple):
     hash: Hash
     recipe: Recipe
 
-    def check_first(self, value_bytes: int, key_bytes: int, partition: int | None, expect: int | None) -> None:
+    def check_first(self, value: bytes | None, key_bytes: int, partition: int | None, expect: int | None) -> None:
         """Refuse an invalid first record of a topic before the topic is created for it."""
-        check_sizes(value_bytes, key_bytes, self.recipe.value_bytes_max)
+        check_sizes(0 if value is None else len(value), key_bytes, self.recipe.value_bytes_max)
+        if self.recipe.schema is not None:
+            self.recipe.schema.check_one(value)
         if partition is not None:
             checked_partition(partition, self.count)
         if expect is not None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tailrace.log import Log
     from tailrace.types import Data, Duration
     from tailrace.write.intake import Intake
+    from tailrace.write.recipe import Recipe
+    from tailrace.write.schema import Checker
 
 
 class Call(NamedTuple):
@@ -31,6 +33,8 @@ class Call(NamedTuple):
     expect: int | None
     # When it was called: the time of records without a timestamp, and the start of their life.
     time: int
+    # The schema that the values were checked with.
+    schema: Checker | None = None
 
 
 class DeleteCall(NamedTuple):
@@ -55,8 +59,8 @@ class Transaction:
         self._enlisted: list[Enlisted] = []
         self._removals: list[DeleteCall] = []
         self._topics: dict[str, Topic] = {}
-        # Looked up once each: the commit checks again.
-        self._maxima: dict[str, int] = {}
+        # What each topic takes, looked up once: the commit checks again.
+        self._recipes: dict[str, Recipe] = {}
         self._thread: int | None = None
         self._over = False
         self._backend = log.backend.transaction()
@@ -88,15 +92,15 @@ class Transaction:
         data = value if type(value) is bytes and json is UNSET else encode_value(value, json, key)
         stored = encode_headers(headers) if headers is not None else b""
         key = None if key is None else encode_data(key, "key")
-        maximum = self._maxima.get(target.name)
-        if maximum is None:
-            maximum = self._maxima[target.name] = target.backend.value_bytes_max()
-        check_sizes(len(data or b""), len(key or b""), maximum)
+        recipe = self._recipes.get(target.name) or self._recipe(target)
+        check_sizes(len(data or b""), len(key or b""), recipe.value_bytes_max)
+        if recipe.schema is not None:
+            recipe.schema.check_one(data, target.name)
         times = None if timestamp is None else [parse_time(timestamp, "timestamp", now_us=now)]
         expect = None if expect_offset is None else parse_count(expect_offset, "expect_offset")
         life = None if ttl is None else parse_ttl(ttl)
         rows = Rows([data], None if key is None else [key], [stored] if stored else None, times, ttl=life)
-        self._calls.append(Call(target, rows, partition, expect, now))
+        self._calls.append(Call(target, rows, partition, expect, now, recipe.schema))
 
     def extend(
         self,
@@ -114,15 +118,18 @@ class Transaction:
         now = self._now_us()
         target = self._target(topic)
         intake = take_in(values, keys, json=json, headers=headers, timestamps=timestamps, ttl=ttl)
-        self._calls.append(Call(target, intake, partition, None, now))
+        recipe = self._recipes.get(target.name) or self._recipe(target)
+        if recipe.schema is not None:
+            intake.check(recipe.schema, target.name)
+        self._calls.append(Call(target, intake, partition, None, now, recipe.schema))
 
     def delete(self, topic: Topic | str, offsets: int | Iterable[int], partition: int = 0) -> None:
         """Remove single records of a mutable topic with this transaction, with the arguments of Topic.delete."""
         self._removals.append(DeleteCall(self._target(topic), parse_offsets(offsets), partition))
 
-    def take(self, topic: Topic | str, intake: Intake) -> None:
-        """Add records that are already encoded."""
-        self._calls.append(Call(self._target(topic), intake, None, None, self._now_us()))
+    def take(self, topic: Topic | str, intake: Intake, schema: Checker | None = None) -> None:
+        """Add records that are already encoded, and checked with a schema."""
+        self._calls.append(Call(self._target(topic), intake, None, None, self._now_us(), schema))
 
     def enlist(self, cursors: Enlisted) -> None:
         """Commit cursors of a consumer with this transaction: called by Consumer.commit(tx)."""
@@ -162,6 +169,10 @@ class Transaction:
                     cursors.failed(error)
 
     # Before the commit.
+
+    def _recipe(self, topic: Topic) -> Recipe:
+        recipe = self._recipes[topic.name] = topic.backend.recipe()
+        return recipe
 
     def _check(self) -> None:
         self._backend.check_same()

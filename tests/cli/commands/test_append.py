@@ -215,3 +215,24 @@ def test_a_life_that_is_none_is_refused(cli, life):
     assert result.exit_code == 2
     assert "write 1ms to 18262d, such as 2h, or never" in result.stderr
     assert cli("topic", "show", "orders").exit_code == 3
+
+
+def test_a_value_that_does_not_fit_the_schema(cli):
+    with tailrace.open(cli.path) as log:
+        log.topic("t", schema={"type": "object", "required": ["id"]})
+    result = cli("append", "t", '{"id":1}', "{}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "tailrace: Value 2 does not fit the schema of 't': field id: \"id\" is a required property.",
+        "Nothing was appended. Correct it, then append all of the values again.",
+    ]
+    result = cli("append", "t", "-o", "json", input=b'{"id":1}\n{"id":2}\nno JSON\n{"id":3}\n')
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == "schema"
+    assert error["message"].startswith("Line 3 does not fit the schema of 't': it is no JSON: ")
+    assert error["hint"].startswith("Appended before: t[0]@0..1")
+    result = cli("append", "t", "5", "--expect-offset", "2")
+    assert result.exit_code == 1
+    assert "topic show t -o json" in result.stderr
+    assert cli.ok("append", "t", "--raw", input=b'{"id":\n4}') == "t[0]@2  (1 record)\n"

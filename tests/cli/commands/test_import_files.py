@@ -167,3 +167,50 @@ def test_several_imports_at_once(cli, tmp_path):
 def test_wrong_usage(cli, arguments):
     assert cli("import", *arguments).exit_code == 2
     assert not cli.path.exists()
+
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+
+
+def test_lines_that_do_not_fit_the_schema_are_named_counted_and_passed_over(cli, tmp_path):
+    with tailrace.open(cli.path) as log:
+        log.topic("t", partitions=3, schema=SCHEMA)
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'{"id":1}\n\n{"id":"2"}\n{broken\n{"id":3}\n{}\n5\n')
+    result = cli("import", str(file), "--topic", "t", "--key-field", "id")
+    assert result.exit_code == 1
+    named = result.stderr.splitlines()
+    assert named[0] == f'{file}:3: field id: "2" is not of type "integer"'
+    assert named[1].startswith(f"{file}:4: it is not JSON")
+    assert named[2].startswith(f"{file}:6: it has no field 'id'")
+    assert named[3].startswith(f"{file}:7: ")
+    assert named[4] == "Imported 2 records; passed over 4 bad lines."
+    result = cli("import", str(file), "--topic", "t", "--from-line", "5", "-o", "json")
+    fields = json.loads(result.stdout)
+    assert fields["records"] == 1
+    assert [(bad["line"], bad["reason"]) for bad in fields["bad_lines"]] == [
+        (6, 'field id: "id" is a required property'),
+        (7, '5 is not of type "object"'),
+    ]
+    with tailrace.open(cli.path, "r") as log:
+        assert sorted(record.value for record in log.topic("t").read()) == [b'{"id":1}', b'{"id":3}', b'{"id":3}']
+
+
+def test_more_lines_that_do_not_fit_than_an_error_names(cli, tmp_path):
+    with tailrace.open(cli.path) as log:
+        log.topic("t", schema=SCHEMA)
+    file = tmp_path / "events.jsonl"
+    file.write_text("".join(f'{{"id":{number if number % 5 == 0 else "null"}}}\n' for number in range(4_000)))
+    fields = json.loads(cli("import", str(file), "--topic", "t", "-o", "json").stdout)
+    assert (fields["records"], fields["bad"]) == (800, 3_200)
+    assert [bad["line"] for bad in fields["bad_lines"][:5]] == [2, 3, 4, 5, 7]
+
+
+def test_rows_that_do_not_fit_the_schema(cli, tmp_path):
+    with tailrace.open(cli.path) as log:
+        log.topic("t", schema={"properties": {"note": {"maxLength": 3}}})
+    file = tmp_path / "notes.csv"
+    file.write_text('note,id\nok,1\n"too\nlong",2\nyes,3\nlonger,4\n')
+    result = cli("import", str(file), "--topic", "t")
+    assert [line.split(": ")[0] for line in result.stderr.splitlines()[:2]] == [f"{file}:3", f"{file}:6"]
+    assert "(2 records)" in result.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -96,6 +98,7 @@ def test_every_setting_is_an_option_of_create_and_alter():
             assert "[default: " in options[name].help
 
 
+SCHEMA = Path(__file__).with_name("schema.json")
 OPTIONS = {
     "partitions": ("4", 4),
     "partitioner": ("murmur2", "murmur2"),
@@ -109,6 +112,7 @@ OPTIONS = {
     "keep_unread": ("billing,audit", ["audit", "billing"]),
     "ttl": ("1h", "1h"),
     "mutable": ("yes", True),
+    "schema": (str(SCHEMA), json.loads(SCHEMA.read_text())),
 }
 # They are fixed when a topic is created.
 FIXED = {"partitioner": "crc32", "mutable": False}
@@ -338,3 +342,68 @@ def test_show_tells_what_is_hidden_and_what_a_vacuum_would_free(cli):
     cli.ok("vacuum")
     told = json.loads(cli.ok("topic", "show", "sessions", "-o", "json"))
     assert [told[name] for name in ("records", "hidden_records", "dead_bytes")] == [40, 0, 0]
+
+
+def test_a_schema_from_a_file(cli, tmp_path):
+    shown = cli.ok("topic", "create", "orders", "--schema", str(SCHEMA), "-o", "table")
+    assert "settings.schema" in shown
+    assert '{"properties":{"id":{"type":"integer"}},"required":["id"],"type":"object"}' in shown
+    assert "schema_version" in shown
+    fields = json.loads(cli.ok("topic", "show", "orders", "-o", "json"))
+    assert (fields["settings"]["schema"], fields["schema_version"]) == (json.loads(SCHEMA.read_text()), 1)
+    assert cli.ok("append", "orders", '{"id":1}') == "orders[0]@0  (1 record)\n"
+    assert "schema=JSON of 74 bytes" in cli.ok("topic", "ls", "-o", "table")
+    other = tmp_path / "other.json"
+    other.write_bytes(b'\xef\xbb\xbf{"type":"string"}')
+    result = cli("topic", "alter", "orders", f"schema={other}", "-o", "json")
+    assert result.stderr == "schema: JSON of 74 bytes -> JSON of 17 bytes\n"
+    assert json.loads(result.stdout)["schema_version"] == 2
+    result = cli("topic", "alter", "orders", "--schema", "none", "-o", "json")
+    assert result.stderr == "schema: JSON of 17 bytes -> None\n"
+    assert json.loads(result.stdout)["settings"]["schema"] is None
+    assert "schema_version" not in json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file or directory."),
+        (b"{", "is no JSON: Expecting property name enclosed in double quotes in line 1."),
+        (b"\xff", "is no JSON: it is not UTF-8."),
+        (b"", "is no JSON: Expecting value in line 1."),
+        (b"[" * 100_000, "is no JSON: "),
+        (b'"text"', "is no JSON Schema: its JSON is no object."),
+        (b'{"type":"strin"}', "schema is no JSON Schema: type: "),
+        (
+            b'{"$ref":"https://example.invalid/a"}',
+            "schema refers to 'https://example.invalid/a', which is outside of it",
+        ),
+        (
+            b'{"$schema":"http://json-schema.org/draft-07/schema#"}',
+            "schema is written in 'http://json-schema.org/draft-07",
+        ),
+        (b'{"const":NaN}', "schema cannot be stored as JSON"),
+        (b'{"title":"%s"}' % (b"x" * 70_000), "schema takes 70,012 bytes as JSON; the maximum is 65,536."),
+    ],
+)
+def test_a_file_that_holds_no_schema(cli, tmp_path, text, said):
+    file = tmp_path / "schema.json"
+    if text is not None:
+        file.write_bytes(text)
+    result = cli("topic", "create", "orders", "--schema", str(file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    cli.ok("topic", "create", "plain")
+    assert cli("topic", "alter", "plain", "--schema", str(file)).exit_code == 2
+    assert json.loads(cli.ok("topic", "show", "plain", "-o", "json"))["settings"]["schema"] is None
+    assert "orders" not in cli.ok("topic", "ls")
+
+
+def test_a_schema_without_its_package(cli, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    file = tmp_path / "schema.json"
+    file.write_text('{"title":"not compiled before"}')
+    result = cli("topic", "create", "orders", "--set", f"schema={file}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert 'pip install "tailrace[schema]"' in result.stderr
+    assert "orders" not in cli.ok("topic", "ls")

@@ -135,7 +135,19 @@ def test_other_records_that_make_no_sense():
             MarkerState().apply(key, value)
 
 
-@pytest.mark.parametrize("stored", [{"compress": 7}, {"segment_bytes": 1}, {"retain": []}, {"partitioner": "best"}])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"compress": 7},
+        {"segment_bytes": 1},
+        {"retain": []},
+        {"partitioner": "best"},
+        {"schema": 7},
+        {"schema": {"version": 1}},
+        {"schema": {"version": 1, "json": "[" * 100_000}},
+        {"schema": {"version": 1 << 16, "json": "{}"}},
+    ],
+)
 def test_stored_settings_that_make_no_sense(stored):
     with pytest.raises(CorruptionError):
         TopicSettings.from_json({**stored, "partitions": 1})

@@ -194,3 +194,13 @@ def test_sql(spark, log):
     finally:
         spark.sql("DROP TABLE sink_test")
     assert [(record.key, record.value) for record in log.topic("one").read()] == [(b"k", b"v")]
+
+
+def test_a_schema_is_checked_in_the_tasks(spark, log):
+    topic = log.topic("checked", partitions=2, schema={"type": "object", "properties": {"id": {"maximum": 99}}})
+    rows = spark.range(100).selectExpr("to_json(struct(*)) AS value", "cast(id AS string) AS key")
+    save(rows, log, topic="checked")
+    assert topic.read().count() == 100
+    with pytest.raises(Exception, match="field id: 100 is greater than the maximum of 99"):
+        save(spark.range(101).selectExpr("to_json(struct(*)) AS value"), log, topic="checked")
+    assert topic.read().count() == 100

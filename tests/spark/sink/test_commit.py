@@ -226,3 +226,25 @@ class TestFailures:
         assert "run the write again" in "".join(caught.value.__notes__)
         write.run(pa.table({"value": ["0"], "topic": ["new"]}))
         assert numbers(log.topic("new")) == [0]
+
+    def test_a_topic_that_another_process_created_with_a_schema_meanwhile(self, log):
+        write = Job("value string, topic string", path=log.location, createTopics=True)
+        messages = write.tasks([pa.table({"value": ["0"], "topic": ["new"]})])
+        log.topic("new", partitions=1, schema={"type": "string"})
+        with pytest.raises(SettingsMismatchError, match="The schema of the topic 'new' was changed"):
+            write.commit(messages)
+        assert log.topic("new").read().count() == 0
+
+    def test_a_schema_that_was_changed_meanwhile(self, log):
+        log.topic("checked", partitions=2, schema={"type": "integer"})
+        for large in (False, True):
+            write = job(log, topic="checked")
+            values = [str(number).ljust(1_000) for number in range(1, 3_001 if large else 11)]
+            messages = write.tasks([pa.table({"value": values, "key": values})])
+            log.topic("checked").alter(schema={"type": "integer", "minimum": int(large)})
+            with pytest.raises(SettingsMismatchError, match="The schema of the topic 'checked' was changed"):
+                write.commit(messages)
+            assert numbers(log.topic("checked")) == []
+        log.topic("checked").alter(schema=None)
+        write.commit(messages)
+        assert numbers(log.topic("checked")) == [*range(1, 3_001)]

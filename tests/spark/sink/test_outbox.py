@@ -315,6 +315,18 @@ class TestWide:
         job(log, topic="wide", query="q").run(mixed, pa.table({"value": ["9999999"], "key": ["x"]}))
         self.check(wide)
 
+    def test_what_was_decided_is_delivered_although_the_schema_was_changed(self, log, monkeypatch):
+        topic = log.topic("wide", partitions=self.COUNT, schema={"type": "integer"})
+        rows = pa.table({"value": [str(number) for number in range(4_000)], "key": [str(n) for n in range(4_000)]})
+        monkeypatch.setattr(outbox, "deliver", lambda log, lane: None)
+        job(log, topic="wide", query="q").run(rows)
+        monkeypatch.undo()
+        assert numbers(topic) == []
+        topic.alter(schema={"type": "string"})
+        job(log, topic="wide", query="q").run(pa.table({"value": ['"x"'], "key": ["x"]}), batch=1)
+        values = sorted(record.text for record in topic.read())
+        assert values == sorted(['"x"', *map(str, range(4_000))])
+
     def test_others_finish_what_the_dead_left(self, tmp_path, steering, monkeypatch):
         with tailrace.open(tmp_path / "log") as log:
             wide = log.topic("wide", partitions=self.COUNT)

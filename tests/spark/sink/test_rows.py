@@ -14,7 +14,7 @@ import pyarrow as pa
 import tailrace
 from tailrace import bulk
 from tailrace.bulk import FrameBuilder
-from tailrace.errors import InvalidNameError, RecordTooLargeError, TopicNotFoundError
+from tailrace.errors import InvalidNameError, RecordTooLargeError, SchemaError, TopicNotFoundError
 from tailrace.limits import KEY_BYTES_MAX
 from tailrace.spark import handles, limits
 from tailrace.write.partitioner import HASHES
@@ -349,3 +349,46 @@ def test_rows_get_the_life_of_their_topic(log):
         "short": 0, "long": 20, "plain": 20,
     }  # fmt: skip
     assert log.topic("short").offsets()[0].latest == 20
+
+
+class TestSchema:
+    """Rows for a topic with a schema are checked in the task."""
+
+    @pytest.fixture
+    def topic(self, log):
+        return log.topic("checked", partitions=3, schema={"type": "object", "required": ["id"]})
+
+    def test_rows_that_fit(self, log, topic):
+        rows = pa.table(
+            {"value": [f'{{"id":{number}}}' for number in range(2_000)], "key": [str(n) for n in range(2_000)]}
+        )
+        write(log, "value string, key string", rows, topic="checked")
+        assert topic.read().count() == 2_000
+        write(
+            log,
+            "value binary, key string",
+            pa.table({"value": pa.array([None], pa.binary()), "key": ["k"]}),
+            topic="checked",
+        )
+        assert topic.read().count() == 2_001
+
+    def test_a_row_that_does_not(self, log, topic):
+        rows = pa.table({"value": ['{"id":1}'] * 1_500 + ["{}"], "key": ["k"] * 1_501})
+        with pytest.raises(SchemaError, match=r"Rows for the topic 'checked': .* field id") as caught:
+            write(log, "value string, key string", rows, topic="checked")
+        assert (caught.value.index, caught.value.field) == (1_500, "id")
+        assert topic.read().count() == 0
+
+    def test_rows_of_several_topics(self, log, topic):
+        log.topic("plain", partitions=2)
+        rows = pa.table({"value": ['{"id":1}', "anything"], "topic": ["checked", "plain"]})
+        write(log, "value string, topic string", rows)
+        assert [record.value for record in topic.read()] == [b'{"id":1}']
+        with pytest.raises(SchemaError):
+            write(log, "value string, topic string", pa.table({"value": ["x", "x"], "topic": ["plain", "checked"]}))
+        assert log.topic("plain").read().count() == 1
+
+    def test_large_parts_that_are_staged(self, log, topic):
+        rows = pa.table({"value": ['{"id":"%s"}' % ("x" * 3_000)] * 2_000})
+        write(log, "value string", rows, topic="checked")
+        assert topic.read().count() == 2_000

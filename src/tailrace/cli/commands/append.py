@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -18,13 +18,14 @@ from tailrace.cli.ending import CommandError, Interrupted
 from tailrace.cli.grouping import command as make_command
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.rows import read_rows
-from tailrace.cli.writing import WrittenOffsets, settings_of, value_bytes_max
+from tailrace.cli.writing import WrittenOffsets, settings_of, unfit, value_bytes_max
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
     from tailrace import Topic
+    from tailrace.errors import SchemaError
 
 
 _FORMS = ("lines", "jsonl", "csv", "raw")
@@ -164,10 +165,15 @@ def _append_one(topic: Topic, stream: IO[bytes], request: AppendRequest, written
 
 
 def _append_all(topic: Topic, stream: IO[bytes], request: AppendRequest, written: WrittenOffsets) -> None:
+    from tailrace.errors import SchemaError
+
     line = 0
     try:
         for batch in _batches(stream, request):
-            written.extend(topic, batch.entries, request.partition, request.durable, request.ttl)
+            try:
+                written.extend(topic, batch.entries, request.partition, request.durable, request.ttl)
+            except SchemaError as error:
+                _refuse_unfit(topic, batch, error, request, written)
             line = batch.line
             _refuse_bad(batch, written)
     except KeyboardInterrupt:
@@ -221,3 +227,19 @@ def _refuse_bad(batch: intake.InputBatch, written: WrittenOffsets) -> None:
             f"Line {line} is no record: {reason}.",
             f"{written.so_far()} Correct that line, then append it and what follows.",
         )
+
+
+def _refuse_unfit(
+    topic: Topic, batch: intake.InputBatch, error: SchemaError, request: AppendRequest, written: WrittenOffsets
+) -> NoReturn:
+    """Append what stands before the first line that does not fit the schema, unless it is an argument, and stop."""
+    index, field, reason = error.failures[0]
+    what, remedy = "Value", "Correct it, then append all of the values again."
+    if not request.values:
+        written.extend(topic, batch.entries[:index], request.partition, request.durable, request.ttl)
+        what, remedy = "Line", "Correct that line, then append it and what follows."
+    raise CommandError(
+        error.code,
+        f"{what} {batch.lines[index]} does not fit the schema of {topic.name!r}: {unfit(field, reason)}.",
+        f"{written.so_far()} {remedy}",
+    ) from None

@@ -23,7 +23,7 @@ from tailrace.cli.prompts import counted
 from tailrace.cli.quoting import printable
 from tailrace.cli.resume import go_on
 from tailrace.cli.rows import read_rows
-from tailrace.cli.writing import WrittenOffsets, value_bytes_max
+from tailrace.cli.writing import WrittenOffsets, unfit, value_bytes_max
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -106,18 +106,34 @@ class Importing:
         seen = 0
         with _opened(file) as stream:
             for batch in self._batches(stream, form, first_line):
-                self.written.extend(topic, batch.entries, self.options["partition"], self.durable)
+                unfit_lines = self._append(topic, batch)
                 seen = batch.line
                 self.line = max(self.line, seen)
-                if batch.bad:
+                if bad := sorted([*batch.bad, *unfit_lines]):
                     progress.clear()
-                    self._name(batch.bad)
+                    self._name(bad)
                 if file != "-" and stream.seekable():
                     progress.update(before + os.lseek(stream.fileno(), 0, os.SEEK_CUR), total)
         if 1 < first_line > seen:
             progress.clear()
             has = counted(seen, "line")
             self.invocation.note(f"{printable(file)} has {has}, so nothing of it stands from line {first_line:,} on.")
+
+    def _append(self, topic: Topic, batch: intake.InputBatch) -> list[intake.BadLine]:
+        """Append the entries of a batch, all or none of those that fit the schema; return the lines of the others."""
+        from tailrace.errors import SchemaError
+
+        entries, lines = batch.entries, batch.lines
+        bad: list[intake.BadLine] = []
+        while True:
+            try:
+                self.written.extend(topic, entries, self.options["partition"], self.durable)
+                return bad
+            except SchemaError as error:
+                reasons = {index: unfit(field, reason) for index, field, reason in error.failures}
+                bad += [intake.BadLine(lines[index], reason) for index, reason in reasons.items()]
+                entries = [entry for index, entry in enumerate(entries) if index not in reasons]
+                lines = [line for index, line in enumerate(lines) if index not in reasons]
 
     def _batches(self, stream: IO[bytes], form: str, first_line: int) -> Iterator[intake.InputBatch]:
         key_field, maximum = self.options["key_field"], self.value_bytes_max

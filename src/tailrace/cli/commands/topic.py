@@ -17,7 +17,7 @@ from tailrace.cli.lags import LAG_FIELDS, lags_by_topic
 from tailrace.cli.output import human_size, write, write_object, write_rows
 from tailrace.cli.prompts import confirm, counted
 from tailrace.cli.quoting import printable, quote
-from tailrace.cli.settings import parse_settings, setting_cell, setting_options
+from tailrace.cli.settings import compact_json, parse_settings, setting_cell, setting_options
 from tailrace.types import SETTINGS
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def alter(invocation: Invocation, /, name: str, texts: tuple[str, ...], **option
             topic.alter(**settings)
         after: dict[str, Any] = dict(log.topic(name).settings)
         for each in settings:
-            change = f"{before.get(each)} -> {after.get(each)}" if before.get(each) != after.get(each) else "unchanged"
+            was, now = (_told(each, found.get(each)) for found in (before, after))
+            change = f"{was} -> {now}" if before.get(each) != after.get(each) else "unchanged"
             invocation.note(f"{each}: {printable(change)}")
         with answering(f"Altered {printable(name)}"):
             _print_topic(invocation, log, name)
@@ -264,6 +265,11 @@ def _special(info: TopicInfo) -> str | None:
     return " ".join(f"{name}={cell}" for name, cell in cells.items()) or None
 
 
+def _told(name: str, value: Any) -> str:
+    """Return a setting for a note; a schema is long."""
+    return setting_cell(name, value) if isinstance(value, dict) else str(value)
+
+
 def _groups_with_lag(lags: list[dict[str, Any]]) -> str | None:
     """Return the groups that read a topic, each with its lag in records."""
     return " ".join(f"{lag['name']}:{lag['lag_records']:,}" for lag in lags) or None
@@ -292,6 +298,12 @@ def _print_topic(invocation: Invocation, log: Log, name: str) -> None:
         {"partition": partition, **bounds.to_json()} for partition, bounds in sorted(log.topic(name).offsets().items())
     ]
     groups = lags_by_topic(invocation, log).get(name, [])
+    schema = fields["settings"].get("schema")
+    if schema is not None:
+        if invocation.format() not in ("json", "jsonl"):
+            # In one line, instead of one for each of its keywords.
+            fields["settings"]["schema"] = compact_json(schema)
+        fields["schema_version"] = info.schema_version
     if invocation.format() != "table":
         write_object(invocation, {**fields, "derived": [*info.derived], "groups": groups, "offsets": offsets})
         return

@@ -15,6 +15,7 @@ from tailrace.spark.sink import outbox
 
 if TYPE_CHECKING:
     from tailrace import Log
+    from tailrace.bulk import TopicShape
     from tailrace.spark.sink.rows import TargetPartition
     from tailrace.spark.sink.targets import Planned
 
@@ -105,6 +106,7 @@ def _make_sure(log: Log, topics: Mapping[str, Planned]) -> None:
             except SettingsMismatchError as error:
                 error.hint = "Nothing was written; another process created the topic meanwhile: run the write again."
                 raise
+            _check_schema(topic, bulk.find_topic(log, topic), planned)
             continue
         # The number of partitions may have changed, which only grows.
         found = bulk.find_topic(log, topic)
@@ -116,6 +118,18 @@ def _make_sure(log: Log, topics: Mapping[str, Planned]) -> None:
                 topic=topic,
                 hint="Nothing was written; run the write again.",
             )
+        _check_schema(topic, found, planned)
+
+
+def _check_schema(topic: str, found: TopicShape | None, planned: Planned) -> None:
+    """Raise if a topic has another schema than the one that the rows were checked with; frames in the outbox are not
+    refused any more."""
+    if found is not None and found.schema is not None and found.schema != planned.schema:
+        raise SettingsMismatchError(
+            f"The schema of the topic {topic!r} was changed while the batch was computed.",
+            topic=topic,
+            hint="Nothing was written; run the write again.",
+        )
 
 
 _swept: dict[str, float] = {}

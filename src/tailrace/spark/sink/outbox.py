@@ -93,7 +93,7 @@ def deliver(log: Log, lane: int) -> None:
             break
         try:
             for step in _steps(_records(log, lane, start)):
-                if not bulk.commit(log, _living(log, step.parts), (application, step.stop)).applied:
+                if not bulk.commit(log, _living(log, step.parts), (application, step.stop), decided=True).applied:
                     # Another process delivers as well: continue after its last step.
                     break
         except (TopicNotFoundError, OffsetOutOfRangeError):

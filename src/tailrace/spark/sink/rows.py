@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace import bulk
 from tailrace.bulk import FrameBuilder, Frames
-from tailrace.errors import RecordTooLargeError
+from tailrace.errors import RecordTooLargeError, SchemaError
 from tailrace.extras import pyarrow, require
 from tailrace.spark import limits
 from tailrace.spark.sink.hashing import partitions_of
 
 if TYPE_CHECKING:
+    from tailrace.bulk import TopicShape
     from tailrace.spark.sink.columns import ColumnIndexes
     from tailrace.spark.sink.targets import Targets, TargetShape
 
@@ -74,7 +75,11 @@ class TaskRows:
             shape = self.targets.shape(topic)
             rows.check(topic, shape)
             ordered, runs = self._by_partition(rows, topic, shape)
-            frames = ordered.frames([*runs.values()], shape)
+            try:
+                frames = ordered.frames([*runs.values()], self.targets.checked(topic))
+            except SchemaError as error:
+                error.message = f"Rows for the topic {topic!r}: {error.message}"
+                raise
             for partition, some in zip(runs, frames, strict=True):
                 self.builders.setdefault(TargetPartition(topic, partition), FrameBuilder(shape.compress)).add(some)
 
@@ -203,9 +208,11 @@ class _Named:
             yield code, ordered.slice(first, end - first)
             first = end
 
-    def frames(self, stops: list[int], shape: TargetShape) -> list[Frames]:
-        """Return frames of each run of rows that ends at one of `stops`."""
-        return bulk.build_runs(self.values, self.keys, self.headers, self.times, stops, shape.compress, shape.ttl)
+    def frames(self, stops: list[int], shape: TopicShape) -> list[Frames]:
+        """Return frames of each run of rows that ends at one of `stops`, checked with the schema of the topic."""
+        return bulk.build_runs(
+            self.values, self.keys, self.headers, self.times, stops, shape.compress, shape.ttl, shape
+        )
 
     def check(self, topic: str, shape: TargetShape) -> None:
         """Raise for values that are larger than the topic allows, before frames are built."""

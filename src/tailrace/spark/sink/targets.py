@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tailrace import Log
     from tailrace.bulk import TopicShape
     from tailrace.errors import TopicNotFoundError
+    from tailrace.schemas import TopicSchema
     from tailrace.spark.sink.options import SinkOptions
 
 
@@ -26,14 +27,16 @@ class TargetShape(NamedTuple):
     compress: str = "none"
     max_record_bytes: int = VALUE_BYTES_MAX
     ttl: float | None = None
+    schema: TopicSchema | None = None
 
 
 class Planned(NamedTuple):
-    """A topic as rows were sorted for it; without an id it did not exist yet."""
+    """A topic as rows were sorted and checked for it; without an id it did not exist yet."""
 
     id: int | None
     partitions: int
     partitioner: str
+    schema: TopicSchema | None = None
 
 
 class Targets:
@@ -62,7 +65,11 @@ class Targets:
     def planned(self, topic: str) -> Planned:
         """Return what a commit must find unchanged."""
         shape = self.shape(topic)
-        return Planned(self.ids.get(topic), shape.partitions, shape.partitioner)
+        return Planned(self.ids.get(topic), shape.partitions, shape.partitioner, shape.schema)
+
+    def checked(self, topic: str) -> TopicShape:
+        """Return a topic as those build frames who check them."""
+        return bulk.TopicShape(self.ids.get(topic, 0), *self.shape(topic))
 
     def shape(self, topic: str) -> TargetShape:
         """Return the shape of a topic, or of the one that would be created."""
