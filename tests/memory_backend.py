@@ -241,10 +241,14 @@ class MemoryTransaction:
     def check_cursors(self, cursors: Any) -> NoReturn:
         raise ValueError("There are no groups in memory.")
 
+    def is_repeated(self, once: Any) -> NoReturn:
+        raise NotImplementedError("There are no markers in memory.")
+
     def commit(
-        self, calls: Sequence[Any], enlisted: Iterable[Any], removals: Sequence[Any]
+        self, calls: Sequence[Any], enlisted: Iterable[Any], removals: Sequence[Any], once: Any
     ) -> list[tuple[str, dict[int, range]]]:
         assert not enlisted
+        assert once is None
         return [
             (call.topic.name, {0: call.topic.backend.write(call.intake.frames(call.time, MemoryTopic.recipe))})
             for call in calls

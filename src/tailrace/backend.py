@@ -264,12 +264,19 @@ class TransactionBackend(Protocol):
     def check_same(self) -> None:
         """Raise ForkedError in a child of the process that began the transaction."""
 
+    def is_repeated(self, once: tuple[str, int]) -> bool:
+        """Return whether this number of a name, or a higher one, was committed before."""
+
     def commit(
-        self, calls: Sequence[Call], enlisted: Iterable[Enlisted], removals: Sequence[DeleteCall]
-    ) -> list[tuple[str, dict[int, range]]]:
+        self,
+        calls: Sequence[Call],
+        enlisted: Iterable[Enlisted],
+        removals: Sequence[DeleteCall],
+        once: tuple[str, int] | None,
+    ) -> list[tuple[str, dict[int, range]]] | None:
         """Write the records of all calls, the cursors and the removals together.
 
-        Return the topic and offsets of each call.
+        Return the topic and offsets of each call; None if `once` was committed before, and nothing was written.
         """
 
     def check_cursors(self, cursors: Enlisted) -> None:

@@ -49,6 +49,9 @@ TTL_SECONDS_MAX = 50 * 365.25 * 86_400
 RETAIN_SECONDS_MIN = 0.001
 RETAIN_BYTES_MIN = SEGMENT_BYTES_MIN
 
+# Writes that happen once: the name of an application in transaction(once=), in UTF-8.
+ONCE_NAME_BYTES_MAX = KIB
+
 # Names.
 TOPIC_NAME_BYTES_MAX = 255
 # The topic of a group is named after it, with a prefix of eight bytes.
