@@ -117,7 +117,12 @@ class MemoryTopic:
         made = prepare_one(value, key, headers, now if time is None else time, 0, self.recipe.expiry(ttl, now))
         return Position(0, self.write([made]).start)
 
-    def extend(self, intake: Any, partition: int | None, durable: Any, now: int) -> dict[int, range]:
+    def append_once(self, *arguments: Any) -> NoReturn:
+        raise NotImplementedError("There are no ids in memory.")
+
+    def extend(
+        self, intake: Any, partition: int | None, durable: Any, now: int, dedupe_id: bytes | None = None
+    ) -> dict[int, range]:
         return {0: self.write(intake.frames(now, self.recipe))}
 
     def producer(self) -> MemoryProducer:

@@ -229,6 +229,18 @@ def parse_count(value: Any, what: str, *, minimum: int = 0, maximum: int = limit
     return count
 
 
+def parse_dedupe_id(dedupe_id: Any) -> bytes:
+    """Return the bytes of the argument dedupe_id=."""
+    if not isinstance(dedupe_id, str):
+        raise TypeError(f"dedupe_id must be a str, not {type(dedupe_id).__name__}.")
+    if not dedupe_id:
+        raise ValueError("dedupe_id is empty: write an id that is the same whenever the call is repeated.")
+    encoded = encode_data(dedupe_id, "dedupe_id")
+    if len(encoded) > limits.DEDUPE_ID_BYTES_MAX:
+        raise ValueError(f"dedupe_id has {len(encoded):,} bytes: the maximum is {limits.DEDUPE_ID_BYTES_MAX:,}.")
+    return encoded
+
+
 def parse_once(once: Any) -> tuple[str, int]:
     """Return the argument once= of a transaction: the name of an application, and the number of its batch."""
     example = 'write a name and a number, as in once=("importer", 12)'

@@ -168,8 +168,24 @@ class TopicBackend(Protocol):
         `ttl` is its life in microseconds: None for that of the topic, 0 if it does not expire.
         """
 
-    def extend(self, intake: Intake, partition: int | None, durable: Any, now: int) -> dict[int, range]:
-        """Append many records; those without a time get `now`."""
+    def append_once(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: bytes,
+        time: int | None,
+        partition: int | None,
+        expect: int | None,
+        durable: Any,
+        ttl: int | None,
+        dedupe_id: bytes,
+    ) -> Position:
+        """Append one record unless one with that id was appended within the window; return the first position."""
+
+    def extend(
+        self, intake: Intake, partition: int | None, durable: Any, now: int, dedupe_id: bytes | None
+    ) -> dict[int, range]:
+        """Append many records; those without a time get `now`. With an id it is done once within the window."""
 
     def producer(self) -> ProducerBackend:
         """Return what a producer of this topic sends its batches to."""

@@ -49,7 +49,13 @@ TTL_SECONDS_MAX = 50 * 365.25 * 86_400
 RETAIN_SECONDS_MIN = 0.001
 RETAIN_BYTES_MIN = SEGMENT_BYTES_MIN
 
-# Writes that happen once: the name of an application in transaction(once=), in UTF-8.
+# Writes that happen once: an id in UTF-8; the ids of a partition that a process keeps at least; the time within which a
+# repeat is recognised; the name of an application in transaction(once=), in UTF-8.
+DEDUPE_ID_BYTES_MAX = KIB
+DEDUPE_IDS_MAX = 1_000_000
+DEDUPE_WINDOW_SECONDS_DEFAULT = 600.0
+DEDUPE_WINDOW_SECONDS_MIN = 1.0
+DEDUPE_WINDOW_SECONDS_MAX = 30 * 86_400.0
 ONCE_NAME_BYTES_MAX = KIB
 
 # Names.

@@ -32,6 +32,7 @@ class Settings(TypedDict, total=False):
     keep_unread: bool | Sequence[str]
     ttl: Duration
     mutable: bool
+    dedupe_window: Duration
 
 
 class SettingInfo(NamedTuple):
@@ -71,6 +72,7 @@ SETTINGS: Mapping[str, SettingInfo] = {
     ),
     "ttl": SettingInfo("never", "TIME|never", "When a record expires, counted from its append, such as 1h"),
     "mutable": SettingInfo(False, "yes|no", "Whether single records may be deleted; fixed at creation", _SWITCH),
+    "dedupe_window": SettingInfo("10m", "TIME", "How long a repeated dedupe id is recognised, at least, such as 10m"),
 }  # fmt: skip
 
 

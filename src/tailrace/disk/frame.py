@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import add
 from struct import Struct, pack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,6 +82,10 @@ _EXPIRY_AT = 16
 _RESERVED_AT = 24
 _NO_EXPIRY, _NO_IDENTITY, _NOT_RESERVED = bytes(8), bytes(_EXPIRY_AT), bytes(8)
 _EXPIRING = Struct("<16xII8x")
+# The identity of a write with a dedupe id: the digest as its producer, this epoch, and as the sequence of a frame the
+# index of its first record within the write. No other producer has this epoch.
+DEDUPE_EPOCH = 65_535
+_IDENTITY = Struct("<QHHI")
 _INT64 = Struct("<q")
 _EXPIRING_PAIR = Struct("<qii")
 # Frames of single records are joined into one of at most this many bytes: above it, copying costs more than it saves.
@@ -210,6 +214,16 @@ def expiry_bounds(attributes: bytes) -> tuple[int, int]:
 def _expiring(low: int, high: int) -> bytes:
     """Return the attributes of records that expire; one object for the appends of a second, which often share them."""
     return _EXPIRING.pack(low, high)
+
+
+def identified(frames: Sequence[Prepared], digest: int) -> list[Prepared]:
+    """Return the frames of one write to a partition with the digest of its dedupe id as their identity."""
+    made, sequence = [], 0
+    for frame in frames:
+        identity = _IDENTITY.pack(digest, DEDUPE_EPOCH, 0, sequence)
+        made.append(frame._replace(attributes=identity + frame.attributes[_EXPIRY_AT:]))
+        sequence += frame.span
+    return made
 
 
 def later_expiry(high: int, other: int) -> int:
@@ -345,8 +359,13 @@ def _join_any(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     if sum([len(frame.body) for frame in frames]) > JOINED_BYTES_MAX:
         return frames
     shapes = {frame[:3] for frame in frames}
-    if any(frame.key_id or frame.attributes[:_EXPIRY_AT] != _NO_IDENTITY for frame in frames):
+    if any(frame.key_id for frame in frames):
         return frames
+    if any(frame.attributes[:_EXPIRY_AT] != _NO_IDENTITY for frame in frames):
+        # A frame with an identity stays a frame of its own; those between such frames are joined.
+        stretches = groupby(frames, lambda frame: frame.attributes[:_EXPIRY_AT] != _NO_IDENTITY)
+        made = [frame for alone, some in stretches for frame in (some if alone else join([*some]))]
+        return made if len(made) < len(frames) else frames
     if any(
         codec or count != 1 or flags & ~(KEYS | HEADERS | VALUE_NULLS | EXPIRY_ONE) for codec, flags, count in shapes
     ):

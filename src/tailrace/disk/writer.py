@@ -110,16 +110,15 @@ class Writer:
             return self.transact(writes)
         if len(writes) == 1:
             write = writes[0]
-            return [self.append(write.partition, write.frames, durable, write.expect, recipe=write.recipe)]
+            return [self.append(write.partition, write.frames, durable, write.expect, write.check, recipe=write.recipe)]
         began = self.files.monotonic()
         firsts: list[int] = []
         for write in writes:
             try:
                 # After the first part is written, the rest of the call follows, even if the catalog changes meanwhile.
                 recipe = None if firsts else write.recipe
-                firsts.append(
-                    self.append(write.partition, write.frames, durable, write.expect, recipe=recipe, alone=False)
-                )
+                partition, frames, check = write.partition, write.frames, write.check
+                firsts.append(self.append(partition, frames, durable, write.expect, check, recipe=recipe, alone=False))
             except TailraceError as error:
                 if firsts:
                     error.hint = (

@@ -109,6 +109,7 @@ OPTIONS = {
     "keep_unread": ("billing,audit", ["audit", "billing"]),
     "ttl": ("1h", "1h"),
     "mutable": ("yes", True),
+    "dedupe_window": ("1h", "1h"),
 }
 # They are fixed when a topic is created.
 FIXED = {"partitioner": "crc32", "mutable": False}
