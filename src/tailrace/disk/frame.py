@@ -226,6 +226,13 @@ def identified(frames: Sequence[Prepared], digest: int) -> list[Prepared]:
     return made
 
 
+def identified_one(frame: Prepared, digest: int) -> Prepared:
+    """Return the same as `identified` of one frame."""
+    *rest, attributes = frame
+    identity = _IDENTITY.pack(digest, DEDUPE_EPOCH, 0, 0) + attributes[_EXPIRY_AT:]
+    return _prepared(Prepared, (*rest, identity))
+
+
 def later_expiry(high: int, other: int) -> int:
     """Return the upper bound of the expiry of two sets of records, from that of each; 0 if no record expires."""
     return max(high, other) if bool(high) == bool(other) else EXPIRY_OPEN

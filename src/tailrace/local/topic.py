@@ -26,6 +26,7 @@ from tailrace.read.visibility import visibility_of
 from tailrace.records import Position, Record, to_datetime
 from tailrace.settings import TopicSettings
 from tailrace.types import Bounds
+from tailrace.write.dedupe import DedupeId, Part, append_part, extend_parts
 from tailrace.write.intake import UNSET, check_group, check_sizes
 from tailrace.write.partitioner import HASHES, Sticky
 from tailrace.write.recipe import RECIPE_SETTINGS, Recipe, expiry_after
@@ -145,8 +146,6 @@ class LocalTopic:
         dedupe_id: bytes,
     ) -> Position:
         """Append one record unless one with that id was appended within the window; return the first position."""
-        from tailrace.write.dedupe import DedupeId, Part, append_part
-
         dedupe = DedupeId.of(dedupe_id)
         headers = dedupe.after(headers)
         size, key_size = 0 if value is None else len(value), 0 if key is None else len(key)
@@ -155,12 +154,16 @@ class LocalTopic:
             now = engine.files.now_us()
             engine.enter()
             try:
-                shape = self._missing(engine)
-                if shape is not None:
-                    shape.check_first(size, key_size, partition, expect)
-                route = self.route(engine, expiring=bool(ttl))
+                route = self._route
+                if route is None or engine.live is not route.store or route.words[CATALOG_END_WORD] != route.offset:
+                    shape = self._missing(engine)
+                    if shape is not None:
+                        shape.check_first(size, key_size, partition, expect)
+                    route = self.route(engine)
+                if ttl and not route.expiring:
+                    route = self.route(engine, expiring=True)
                 check_sizes(size, key_size, route.recipe.value_bytes_max)
-                index = route.hash(dedupe_id if key is None else key) % route.count
+                index = route.hash(dedupe_id if key is None else key) % route.count if route.count > 1 else 0
                 if partition is not None or (expect is not None and route.count > 1):
                     index = self._choose(route, key, size, now, partition, expect)
                 time = now if time is None else time
@@ -186,8 +189,6 @@ class LocalTopic:
         """Append many records; those without a time get `now`. With an id it is done once within the window."""
         keyless = None
         if dedupe_id is not None:
-            from tailrace.write.dedupe import DedupeId, Part, extend_parts
-
             dedupe = DedupeId.of(dedupe_id)
             intake, keyless = intake.with_headers(dedupe.after), dedupe_id
         while True:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
-from struct import pack
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache, partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.disk import Write, WriteAlone, identity_window, stored_part
-from tailrace.disk.frame import identified
+from tailrace.disk.frame import identified, identified_one
 from tailrace.errors import OffsetMismatchError, RecordTooLargeError
 from tailrace.limits import HEADERS_BYTES_MAX
 from tailrace.names import ID_HEADER
@@ -17,6 +17,18 @@ from tailrace.records import decode_headers
 if TYPE_CHECKING:
     from tailrace.disk import Partition, Store, WriteGroup
     from tailrace.disk.frame import Prepared
+
+
+_LENGTH, _FIRST = Struct("<I"), Struct("<Q")
+_NAME = len(ID_HEADER).to_bytes(2, "little") + ID_HEADER.encode()
+
+
+@cache
+def _hash() -> Any:
+    """Return BLAKE2b, imported at its first use: most programs never come to it."""
+    from hashlib import blake2b
+
+    return blake2b
 
 
 class DedupeId(NamedTuple):
@@ -30,9 +42,8 @@ class DedupeId(NamedTuple):
     def of(cls, id: bytes) -> DedupeId:
         """Return an id as it is stored."""
         # 0 means that a frame has no identity.
-        digest = int.from_bytes(blake2b(id).digest()[:8], "little") or 1
-        name = ID_HEADER.encode()
-        return cls(id, digest, pack("<H", len(name)) + name + pack("<I", len(id)) + id)
+        digest: int = _FIRST.unpack_from(_hash()(id).digest())[0] or 1
+        return cls(id, digest, _NAME + _LENGTH.pack(len(id)) + id)
 
     def after(self, headers: bytes) -> bytes:
         """Return the headers of a record with the id after them: of a repeated name the last one counts."""
@@ -47,8 +58,21 @@ class DedupeId(NamedTuple):
         return headers + self.header
 
 
+class _GroupIds:
+    """The ids of a write group that is not published yet: seen by its later checks, and forgotten if it fails."""
+
+    __slots__ = ("digests", "offsets", "ranges")
+
+    def __init__(self) -> None:
+        self.ranges: dict[bytes, range] = {}
+        self.digests: list[int] = []
+        self.offsets: list[int] = []
+
+
 class Part:
     """What a write with an id adds to one partition, and its check."""
+
+    __slots__ = ("dedupe", "expect", "found", "frames", "partition", "span", "store", "window", "window_us")
 
     def __init__(
         self,
@@ -61,8 +85,12 @@ class Part:
     ) -> None:
         self.store = store
         self.partition = partition
-        self.frames = identified(frames, dedupe.digest)
-        self.span = sum([frame.span for frame in frames])
+        if len(frames) == 1:
+            self.frames = [identified_one(frames[0], dedupe.digest)]
+            self.span = frames[0].span
+        else:
+            self.frames = identified(frames, dedupe.digest)
+            self.span = sum([frame.span for frame in frames])
         self.dedupe = dedupe
         self.window_us = window_us
         # Compared by the check, because a repeat is answered whatever offset it expects.
@@ -75,10 +103,15 @@ class Part:
     def check(self, group: WriteGroup) -> list[Prepared] | None:
         """Return no frames for a repeat, None for a write that is to be stored; called under the partition's lock."""
         self.found = None
-        earlier: dict[bytes, range] = group.overlay.setdefault(Part, {})
-        found = earlier.get(self.dedupe.id)  # rule: id of an earlier write of the same group
-        if found is None:
+        overlay: _GroupIds | None = group.overlay.get(Part)
+        if overlay is None:
             self.window.follow(self.window_us)  # rule: ids followed under the lock
+            overlay = group.overlay[Part] = _GroupIds()
+            group.published.append(
+                partial(self.window.join, self.partition.fields[0], (overlay.digests, overlay.offsets))
+            )
+        found = overlay.ranges.get(self.dedupe.id)  # rule: id of an earlier write of the same group
+        if found is None:
             found = self._stored()
         if found is not None:
             self.found = found
@@ -87,7 +120,9 @@ class Part:
             raise OffsetMismatchError(
                 f"The next offset is {group.end}, not {self.expect}.", expected=self.expect, actual=group.end
             )
-        earlier[self.dedupe.id] = range(group.end, group.end + self.span)  # rule: ids of an unpublished group
+        overlay.digests.append(self.dedupe.digest)  # rule: ids of an unpublished group
+        overlay.offsets.append(group.end)
+        overlay.ranges[self.dedupe.id] = range(group.end, group.end + self.span)
         return None
 
     def _stored(self) -> range | None:
@@ -106,7 +141,15 @@ class Part:
         finally:
             reader.close()
 
-    def settle(self, durable: float | None) -> None:
+    def finish(self, first: int, durable: float | None) -> range:
+        """Return the offsets of the records, after an append has returned an offset."""
+        found = self.found
+        if found is None:
+            return range(first, first + self.span)
+        self._settle(durable)
+        return found
+
+    def _settle(self, durable: float | None) -> None:
         """Bring an earlier write to disk, if its repeat is to be on disk: its writer may not have waited for that."""
         found, partition = self.found, self.partition
         if durable == 0.0 and found is not None and found.stop > partition.safe:
@@ -122,10 +165,7 @@ def append_part(part: Part, durable: float | None, now_us: int, recipe: int) -> 
     """Append the records of a part unless they are a repeat; return the offset of the first one that is stored."""
     part.window.prepare(part.window_us)
     first = part.store.append(part.partition, part.frames, durable, None, part.check, now_us, recipe, True)
-    if part.found is None:
-        return first
-    part.settle(durable)
-    return part.found.start
+    return part.finish(first, durable).start
 
 
 def extend_parts(
@@ -142,16 +182,14 @@ def extend_parts(
             firsts = store.extend(writes, durable)
         except WriteAlone:
             # One commit over several partitions, of which some have their part already: the others are written.
-            found = {index: part.found for index, part in left.items() if part.found is not None}
-            if not found:
+            repeats = {index: part for index, part in left.items() if part.found is not None}
+            if not repeats:
                 raise
+            firsts = [-1] * len(repeats)
         else:
-            found = {
-                index: part.found or range(first, first + part.span)
-                for (index, part), first in zip(left.items(), firsts, strict=True)
-            }
-        offsets |= found
-        left = {index: part for index, part in left.items() if index not in found}
-    for part in parts.values():
-        part.settle(durable)
+            repeats = left
+        offsets |= {
+            index: part.finish(first, durable) for (index, part), first in zip(repeats.items(), firsts, strict=True)
+        }
+        left = {index: part for index, part in left.items() if index not in offsets}
     return {index: offsets[index] for index in parts}
