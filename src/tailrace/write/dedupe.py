@@ -133,7 +133,7 @@ class Part:
         reader = self.store.reader(self.partition)
         try:
             for offset in offsets:
-                part = stored_part(reader, self.dedupe.digest, offset)
+                part = stored_part(reader, self.dedupe.digest, offset)  # rule: record of an id read
                 # Two ids may have one digest. Where the records were removed, the digest alone decides.
                 if part is not None and (part.headers is None or _id_in(part.headers) == self.dedupe.id):
                     return part.offsets
