@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import (
     engine_appends,
     engine_batches,
+    engine_dedupe,
     engine_expiry,
     engine_follow,
     engine_opens,
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
     "transaction": engine_batches.transaction_cases,
     "read": engine_reads.cases,
     "expiry": engine_expiry.cases,
+    "dedupe": engine_dedupe.cases,
     "follow": engine_follow.cases,
     "open": engine_opens.kill_cases,
     "open-topics": engine_opens.topic_cases,

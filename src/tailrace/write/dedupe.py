@@ -111,7 +111,7 @@ class Part:
                 partial(self.window.join, self.partition.fields[0], (overlay.digests, overlay.offsets))
             )
         found = overlay.ranges.get(self.dedupe.id)  # rule: id of an earlier write of the same group
-        if found is None:
+        if found is None and self.dedupe.digest in self.window.ids:
             found = self._stored()
         if found is not None:
             self.found = found
