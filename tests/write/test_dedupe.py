@@ -731,3 +731,51 @@ def test_partitions_that_use_no_id_have_no_window(log):
     assert engine.partition(engine.entry("orders"), 0).identities is None
     orders.append("x", dedupe_id="x")
     assert engine.partition(engine.entry("orders"), 0).identities is not None
+
+
+def test_large_parts_that_are_adopted_as_segments(log, tmp_path):
+    orders = log.topic("orders", partitions=2)
+    orders.append("before", partition=0)
+    keys = ["a", "b", "c", "d"]
+    values = [bytes([65 + number]) * 1_500_000 for number in range(4)]
+    first = orders.extend(values, keys=keys, dedupe_id="large")
+    assert len(first) == 2
+    assert orders.extend(values, keys=keys, dedupe_id="large") == first
+    assert orders.read().count() == 5
+    assert [*tmp_path.rglob("*.staged")] == []
+    log.close()
+    with tailrace.open(tmp_path / "shop") as again:
+        assert again.topic("orders").extend(values, keys=keys, dedupe_id="large") == first
+
+
+def test_a_group_over_several_partitions(log):
+    """A repeat drops its own part only; the others are written."""
+    orders = log.topic("orders", partitions=3)
+    orders.append("a", partition=1, dedupe_id="a")
+    engine = log.backend.engine
+    known = DedupeId.of(b"a")
+    parts = [
+        Part(engine.store, engine.partition(engine.entry("orders"), index), [prepare_one(b"a", None, known.header, 0)],
+             known, WINDOW)
+        for index in range(3)
+    ]  # fmt: skip
+    waiters = [Waiter(part.partition, part.frames, None, part.check) for part in parts]
+    engine.store.writer.commit(waiters)
+    assert [waiter.error for waiter in waiters] == [None] * 3
+    assert [part.finish(waiter.first, 0.0) for part, waiter in zip(parts, waiters, strict=True)] == [range(1)] * 3
+    assert orders.read().count() == 3
+
+
+def test_a_tombstone_with_an_id(log):
+    orders = log.topic("orders")
+    assert [orders.append(None, key="k", dedupe_id="x").offset for _ in range(2)] == [0, 0]
+    assert [orders.append(json={"a": 1}, dedupe_id="y", ttl="1h").offset for _ in range(2)] == [1, 1]
+    assert (orders.get(0).value, orders.get(1).json()) == (None, {"a": 1})
+    with pytest.raises(TypeError, match="tombstone"):
+        orders.append(None, dedupe_id="z")
+
+
+def test_a_handle_that_only_reads_refuses(log, tmp_path):
+    log.topic("orders").append("x", dedupe_id="x")
+    with tailrace.open(tmp_path / "shop", "r") as reading, pytest.raises(errors.ReadOnlyError):
+        reading.topic("orders").append("x", dedupe_id="x")
