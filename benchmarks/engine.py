@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import (
     engine_appends,
     engine_batches,
+    engine_dedupe,
     engine_expiry,
     engine_follow,
     engine_opens,
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[EngineStage], list[Case]]] = {
     "read": engine_reads.cases,
     "expiry": engine_expiry.cases,
     "schema": engine_schema.cases,
+    "dedupe": engine_dedupe.cases,
     "follow": engine_follow.cases,
     "open": engine_opens.kill_cases,
     "open-topics": engine_opens.topic_cases,

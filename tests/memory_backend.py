@@ -117,7 +117,12 @@ class MemoryTopic:
         made = prepare_one(value, key, headers, now if time is None else time, 0, self.usual.expiry(ttl, now))
         return Position(0, self.write([made]).start)
 
-    def extend(self, intake: Any, partition: int | None, durable: Any, now: int) -> dict[int, range]:
+    def append_once(self, *arguments: Any) -> NoReturn:
+        raise NotImplementedError("There are no ids in memory.")
+
+    def extend(
+        self, intake: Any, partition: int | None, durable: Any, now: int, dedupe_id: bytes | None = None
+    ) -> dict[int, range]:
         return {0: self.write(intake.frames(now, self.usual))}
 
     def producer(self) -> MemoryProducer:
@@ -241,10 +246,14 @@ class MemoryTransaction:
     def check_cursors(self, cursors: Any) -> NoReturn:
         raise ValueError("There are no groups in memory.")
 
+    def is_repeated(self, once: Any) -> NoReturn:
+        raise NotImplementedError("There are no markers in memory.")
+
     def commit(
-        self, calls: Sequence[Any], enlisted: Iterable[Any], removals: Sequence[Any]
+        self, calls: Sequence[Any], enlisted: Iterable[Any], removals: Sequence[Any], once: Any
     ) -> list[tuple[str, dict[int, range]]]:
         assert not enlisted
+        assert once is None
         return [
             (call.topic.name, {0: call.topic.backend.write(call.intake.frames(call.time, MemoryTopic.usual))})
             for call in calls

@@ -39,6 +39,7 @@ def test_default_settings():
         "ttl": None,
         "mutable": False,
         "schema": None,
+        "dedupe_window": "10m",
     }
     shown = {"segment_bytes": 256 << 20, "segment_age": "1d", "ttl": "never"}
     assert settings.to_user() == {**settings.to_json(), **shown}
@@ -88,10 +89,11 @@ def test_settings_from_user():
         keep_unread=["b", "a"],
         ttl="1h",
         mutable=True,
+        dedupe_window="30s",
     )
     assert settings == (
         *(4, "murmur2", 0.05, "zstd", 1 << 20, 64_000_000, 7_200.0),
-        *(604_800.0, 1_000_000_000, ("a", "b"), 3_600.0, True, None),
+        *(604_800.0, 1_000_000_000, ("a", "b"), 3_600.0, True, None, 30.0),
     )
     assert settings.to_json()["ttl"] == settings.to_user()["ttl"] == "1h"
     assert settings.to_json()["durable"] == "50ms"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tailrace import limits
 from tailrace.ranges import single_offsets
+from tailrace.records import encode_data
 
 if TYPE_CHECKING:
     from tailrace.ranges import Range
@@ -226,6 +227,36 @@ def parse_count(value: Any, what: str, *, minimum: int = 0, maximum: int = limit
         bounds = f"from {minimum} to {maximum}" if maximum < limits.OFFSET_MAX else f"from {minimum}"
         raise ValueError(f"{what}={count} is out of range: write an integer {bounds}.")
     return count
+
+
+def parse_dedupe_id(dedupe_id: Any) -> bytes:
+    """Return the bytes of the argument dedupe_id=."""
+    if not isinstance(dedupe_id, str):
+        raise TypeError(f"dedupe_id must be a str, not {type(dedupe_id).__name__}.")
+    if not dedupe_id:
+        raise ValueError("dedupe_id is empty: write an id that is the same whenever the call is repeated.")
+    encoded = encode_data(dedupe_id, "dedupe_id")
+    if len(encoded) > limits.DEDUPE_ID_BYTES_MAX:
+        raise ValueError(f"dedupe_id has {len(encoded):,} bytes: the maximum is {limits.DEDUPE_ID_BYTES_MAX:,}.")
+    return encoded
+
+
+def parse_once(once: Any) -> tuple[str, int]:
+    """Return the argument once= of a transaction: the name of an application, and the number of its batch."""
+    example = 'write a name and a number, as in once=("importer", 12)'
+    if not isinstance(once, tuple) or len(once) != 2:
+        raise TypeError(f"once={once!r} is not a pair: {example}.")
+    name, number = once
+    if not isinstance(name, str):
+        raise TypeError(f"The name in once= must be a str, not {type(name).__name__}: {example}.")
+    if not name:
+        raise ValueError(f"The name in once= is empty: {example}.")
+    if name.startswith("__"):
+        raise ValueError(f"The name {name!r} in once= belongs to the log itself: use one that does not begin with __.")
+    size = len(encode_data(name, "name in once="))
+    if size > limits.ONCE_NAME_BYTES_MAX:
+        raise ValueError(f"The name in once= has {size:,} bytes: the maximum is {limits.ONCE_NAME_BYTES_MAX:,}.")
+    return name, parse_count(number, "the number in once=")
 
 
 def format_duration(seconds: float) -> str:

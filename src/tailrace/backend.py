@@ -169,8 +169,24 @@ class TopicBackend(Protocol):
         `ttl` is its life in microseconds: None for that of the topic, 0 if it does not expire.
         """
 
-    def extend(self, intake: Intake, partition: int | None, durable: Any, now: int) -> dict[int, range]:
-        """Append many records; those without a time get `now`."""
+    def append_once(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: bytes,
+        time: int | None,
+        partition: int | None,
+        expect: int | None,
+        durable: Any,
+        ttl: int | None,
+        dedupe_id: bytes,
+    ) -> Position:
+        """Append one record unless one with that id was appended within the window; return the first position."""
+
+    def extend(
+        self, intake: Intake, partition: int | None, durable: Any, now: int, dedupe_id: bytes | None
+    ) -> dict[int, range]:
+        """Append many records; those without a time get `now`. With an id it is done once within the window."""
 
     def producer(self) -> ProducerBackend:
         """Return what a producer of this topic sends its batches to."""
@@ -265,12 +281,19 @@ class TransactionBackend(Protocol):
     def check_same(self) -> None:
         """Raise ForkedError in a child of the process that began the transaction."""
 
+    def is_repeated(self, once: tuple[str, int]) -> bool:
+        """Return whether this number of a name, or a higher one, was committed before."""
+
     def commit(
-        self, calls: Sequence[Call], enlisted: Iterable[Enlisted], removals: Sequence[DeleteCall]
-    ) -> list[tuple[str, dict[int, range]]]:
+        self,
+        calls: Sequence[Call],
+        enlisted: Iterable[Enlisted],
+        removals: Sequence[DeleteCall],
+        once: tuple[str, int] | None,
+    ) -> list[tuple[str, dict[int, range]]] | None:
         """Write the records of all calls, the cursors and the removals together.
 
-        Return the topic and offsets of each call.
+        Return the topic and offsets of each call; None if `once` was committed before, and nothing was written.
         """
 
     def check_cursors(self, cursors: Enlisted) -> None:

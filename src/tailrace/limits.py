@@ -57,6 +57,15 @@ SCHEMA_BYTES_MAX = 64 * KIB
 SCHEMA_VERSION_MAX = 65_535
 SCHEMA_FAILURES_MAX = 1_000
 
+# Writes that happen once: an id in UTF-8; the ids of a partition that a process keeps at least; the time within which a
+# repeat is recognised; the name of an application in transaction(once=), in UTF-8.
+DEDUPE_ID_BYTES_MAX = KIB
+DEDUPE_IDS_MAX = 1_000_000
+DEDUPE_WINDOW_SECONDS_DEFAULT = 600.0
+DEDUPE_WINDOW_SECONDS_MIN = 1.0
+DEDUPE_WINDOW_SECONDS_MAX = 30 * 86_400.0
+ONCE_NAME_BYTES_MAX = KIB
+
 # Names.
 TOPIC_NAME_BYTES_MAX = 255
 # The topic of a group is named after it, with a prefix of eight bytes.

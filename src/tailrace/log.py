@@ -146,9 +146,13 @@ class Log:
         validate_match(match, "match")
         return self.backend.topics(match)
 
-    def transaction(self) -> Transaction:
-        """Return a transaction: appends to several topics that become visible together, or not at all."""
-        return Transaction(self)
+    def transaction(self, *, once: tuple[str, int] | None = None) -> Transaction:
+        """Return a transaction: appends to several topics that become visible together, or not at all.
+
+        With `once=(name, number)` it is committed only if no transaction of that name had this number or a higher one;
+        else nothing of it is written, and its `repeated` is true.
+        """
+        return Transaction(self, once)
 
     # Groups.
 

@@ -21,6 +21,8 @@ REWRITE_SUFFIX = ".rewrite"
 INTERNAL_PREFIX = "__"
 GROUP_PREFIX = "__group."
 MARKS_PREFIX = "__marks."
+# The header that holds the dedupe id of a record.
+ID_HEADER = "tailrace-id"
 _ESCAPE_KEEPS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _READABLE_KEEPS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 _HEXADECIMAL = frozenset(b"0123456789ABCDEF")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.errors import RecordTooLargeError
 from tailrace.limits import HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX
+from tailrace.names import ID_HEADER
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -131,6 +132,8 @@ def encode_headers(headers: Mapping[str, Data] | None) -> bytes:
     if isinstance(headers, Headers):
         items: Iterable[tuple[str, Data]] = headers.multi_items()
     elif isinstance(headers, Mapping):
+        if ID_HEADER in headers:
+            raise ValueError(f"The header {ID_HEADER!r} is reserved for dedupe_id=: use another name.")
         items = headers.items()
     else:
         raise TypeError(f"headers must be a mapping of str to bytes or str, not {type(headers).__name__}.")

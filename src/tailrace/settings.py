@@ -52,6 +52,8 @@ class TopicSettings(NamedTuple):
     mutable: bool = False
     # What values are checked with before they are written; None: the topic never had a schema.
     schema: TopicSchema | None = None
+    # Seconds for which a write with the dedupe id of an earlier one is recognised as its repeat, at least.
+    dedupe_window: float = limits.DEDUPE_WINDOW_SECONDS_DEFAULT
 
     @classmethod
     def from_user(cls, **given: Any) -> Self:
@@ -80,7 +82,7 @@ class TopicSettings(NamedTuple):
             stored["durable"] = exact_duration(self.durable)
         if self.segment_age is not None:
             stored["segment_age"] = exact_duration(self.segment_age)
-        for name in ("retain", "ttl"):
+        for name in ("retain", "ttl", "dedupe_window"):
             if isinstance(stored[name], float):
                 stored[name] = exact_duration(stored[name])
         if isinstance(self.keep_unread, tuple):
@@ -229,6 +231,8 @@ class Tuning(NamedTuple):
     # Records of a group's own topic, and of the topic of applied batches, before a snapshot replaces them.
     group_records_max: int = 8_192
     applied_records_max: int = 4_096
+    # The newest ids of a partition with which repeats are recognised; a process keeps up to an eighth more.
+    dedupe_ids_max: int = limits.DEDUPE_IDS_MAX
     # Records of the marks of a topic before a snapshot replaces them.
     mark_records_max: int = 65_536
     # Bytes of a segment of these topics.
@@ -366,7 +370,17 @@ def _parse_schema(value: Any) -> TopicSchema | None:
     return TopicSchema.from_user(value)
 
 
+def _parse_dedupe_window(value: Any) -> float:
+    seconds = parse_duration(value, "dedupe_window")
+    least, most = limits.DEDUPE_WINDOW_SECONDS_MIN, limits.DEDUPE_WINDOW_SECONDS_MAX
+    if not least <= seconds <= most:
+        bounds = f"from {format_duration(least)} to {format_duration(most)}"
+        raise ValueError(f"dedupe_window={value!r} is out of range: write a time {bounds}.")
+    return seconds
+
+
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "dedupe_window": _parse_dedupe_window,
     "retain": _parse_retain,
     "retain_bytes": _parse_retain_bytes,
     "keep_unread": _parse_keep_unread,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
-from tailrace.arguments import parse_count, parse_durable, parse_offsets, parse_start, parse_time, parse_ttl
+from tailrace.arguments import (
+    parse_count,
+    parse_dedupe_id,
+    parse_durable,
+    parse_offsets,
+    parse_start,
+    parse_time,
+    parse_ttl,
+)
 from tailrace.errors import InvalidNameError
 from tailrace.names import validate_pattern
 from tailrace.records import Position, Record, encode_data, encode_headers
@@ -55,18 +63,32 @@ class Topic:
         ttl: Duration | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,
+        dedupe_id: str | None = None,
         durable: Durable | None = None,
     ) -> Position:
         """Append one record and return its position; with durable=True it is on disk then.
 
         A value of None with a key is a tombstone. With `ttl` the record expires that long after the append; with
         "never" it does not, whatever the topic says. `expect_offset` appends only if the record gets exactly that
-        offset.
+        offset. With a `dedupe_id` that was written before, within the topic's `dedupe_window`, nothing is written, and
+        the first position is returned.
         """
         if type(value) is not bytes or json is not UNSET:
             value = encode_value(value, json, key)
         if key is not None:
             key = encode_data(key, "key")
+        if dedupe_id is not None:
+            return self.backend.append_once(
+                value,
+                key,
+                b"" if headers is None else encode_headers(headers),
+                None if timestamp is None else parse_time(timestamp, "timestamp", now_us=self.log.backend.now_us()),
+                partition,
+                None if expect_offset is None else parse_count(expect_offset, "expect_offset"),
+                UNSET if durable is None else parse_durable(durable),
+                None if ttl is None else parse_ttl(ttl),
+                parse_dedupe_id(dedupe_id),
+            )
         # Positional arguments: the interpreter's fastest way to call a function.
         return self._append(
             value,
@@ -89,16 +111,20 @@ class Topic:
         timestamps: Iterable[datetime | int] | None = None,
         ttl: Duration | None = None,
         partition: int | None = None,
+        dedupe_id: str | None = None,
         durable: Durable | None = None,
     ) -> dict[int, range]:
         """Append many records from a list, a generator or Arrow data; return their offsets, by partition.
 
         With durable=True all of them are kept or none, otherwise all or none of each partition. A table has the columns
-        value, key, headers and timestamp, of which only value is required. `ttl` is that of append(), for all of them.
+        value, key, headers and timestamp, of which only value is required. `ttl` and `dedupe_id` are those of append(),
+        for all of them.
         """
         now = self.log.backend.now_us()
+        dedupe = None if dedupe_id is None else parse_dedupe_id(dedupe_id)
         intake = take_in(values, keys, json=json, headers=headers, timestamps=timestamps, ttl=ttl)
-        return self.backend.extend(intake, partition, UNSET if durable is None else parse_durable(durable), now)
+        level = UNSET if durable is None else parse_durable(durable)
+        return self.backend.extend(intake, partition, level, now, dedupe)
 
     def producer(self, *, linger: Duration = "5ms", buffer_bytes: Size = "64MiB") -> Producer:
         """Return a producer: appends in the background, in large batches, with a future for each record."""

@@ -33,6 +33,7 @@ class Settings(TypedDict, total=False):
     ttl: Duration
     mutable: bool
     schema: Any
+    dedupe_window: Duration
 
 
 class SettingInfo(NamedTuple):
@@ -73,6 +74,7 @@ SETTINGS: Mapping[str, SettingInfo] = {
     "ttl": SettingInfo("never", "TIME|never", "When a record expires, counted from its append, such as 1h"),
     "mutable": SettingInfo(False, "yes|no", "Whether single records may be deleted; fixed at creation", _SWITCH),
     "schema": SettingInfo(None, "FILE", "A file with a JSON Schema, which new values must fit"),
+    "dedupe_window": SettingInfo("10m", "TIME", "How long a repeated dedupe id is recognised, at least, such as 10m"),
 }  # fmt: skip
 
 

@@ -13,7 +13,14 @@ from tailrace.cli.arguments import HeaderList
 
 
 def test_the_limits_are_those_of_the_library():
-    for name in ("OFFSET_MAX", "TIME_US_MIN", "TIME_US_MAX", "TTL_SECONDS_MIN", "TTL_SECONDS_MAX"):
+    for name in (
+        "OFFSET_MAX",
+        "TIME_US_MIN",
+        "TIME_US_MAX",
+        "TTL_SECONDS_MIN",
+        "TTL_SECONDS_MAX",
+        "DEDUPE_ID_BYTES_MAX",
+    ):
         assert getattr(arguments, name) == getattr(library, name)
 
 

@@ -233,6 +233,7 @@ def test_settings_create_a_topic_or_must_match(log):
         "ttl": "never",
         "mutable": False,
         "schema": None,
+        "dedupe_window": "10m",
     }
     log.topic("orders", partitions=3, durable="50ms")
     with pytest.raises(errors.SettingsMismatchError, match="partitions is 3, not 4") as caught:

@@ -23,6 +23,9 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(us|ms|s|m|h|d|w)", re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION_SECONDS_MAX = 36_525 * 86_400.0
 TTL_SECONDS_MIN, TTL_SECONDS_MAX = 0.001, 50 * 365.25 * 86_400
+DEDUPE_ID_BYTES_MAX = 1_024
+# The header that the library keeps for the dedupe id of a record.
+ID_HEADER = "tailrace-id"
 _SWITCHES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _PLACES = "earliest, latest, active, an offset such as 17, 0:17,1:20, 2026-11-15, 2026-11-15T20:00Z or -10m"
 
@@ -123,6 +126,17 @@ def parse_ttl(text: str) -> str:
     return text
 
 
+def parse_dedupe_id(text: str) -> str:
+    """Check a dedupe id: from 1 to 1,024 bytes of UTF-8."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise click.UsageError(f"--dedupe-id {text!r} is not UTF-8.") from None
+    if not 0 < size <= DEDUPE_ID_BYTES_MAX:
+        raise click.UsageError(f"--dedupe-id has {size:,} bytes: write an id of 1 to {DEDUPE_ID_BYTES_MAX:,} bytes.")
+    return text
+
+
 def parse_time(text: str) -> datetime | int:
     """Parse a time: ISO with a zone, a date (midnight UTC) or microseconds since 1970; raise ValueError otherwise."""
     if _is_number(text):
@@ -213,6 +227,8 @@ def parse_headers(texts: Iterable[str]) -> HeaderList | None:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"The header {text!r} is not name=value.")
+        if name == ID_HEADER:
+            raise click.UsageError(f"The header {ID_HEADER!r} is reserved for --dedupe-id: use another name.")
         try:
             name.encode()
         except UnicodeEncodeError:

@@ -10,7 +10,7 @@ from time import time_ns
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tailrace.cli import limits
-from tailrace.cli.arguments import HeaderList, check_time, parse_time
+from tailrace.cli.arguments import ID_HEADER, HeaderList, check_time, parse_time
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -323,7 +323,9 @@ def _headers(fields: dict[str, Any]) -> HeaderList | None:
             for value in values if isinstance(values, list) else [values]:
                 if not isinstance(value, str):
                     raise ValueError(f"the header {name!r} is not a text")
-                pairs.append((name, value.encode() if field == "headers" else _from_base64(value, field)))
+                # A record that is copied is another write, and not the one that had this id.
+                if name != ID_HEADER:
+                    pairs.append((name, value.encode() if field == "headers" else _from_base64(value, field)))
     return HeaderList(pairs) if pairs else None
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tailrace.disk.failures import Tolerating, by_system
     from tailrace.disk.files import Files, Map
     from tailrace.disk.gauges import Gauges
-    from tailrace.disk.group_commit import RecipeChanged, WriteGroup
+    from tailrace.disk.group_commit import RecipeChanged, WriteAlone, WriteGroup
+    from tailrace.disk.identities import identity_window, stored_part
     from tailrace.disk.layout import SegmentInfo
     from tailrace.disk.opening import Mode, lacks_identity
     from tailrace.disk.partition import Partition, frames_size
@@ -50,18 +51,21 @@ _MODULES = {
     "TopicEntry": "catalog",
     "Watch": "watch",
     "Write": "staging",
+    "WriteAlone": "group_commit",
     "WriteGroup": "group_commit",
     "by_system": "failures",
     "critical_region": "critical",
     "discard": "staging",
     "frames_size": "partition",
     "gone": "staging",
+    "identity_window": "identities",
     "interrupted": "critical",
     "lacks_identity": "opening",
     "lost_error": "reader",
     "one_group": "writer",
     "staged_name": "staging",
     "storage_error": "context",
+    "stored_part": "identities",
 }
 
 __all__ = [
@@ -86,18 +90,21 @@ __all__ = [
     "TopicEntry",
     "Watch",
     "Write",
+    "WriteAlone",
     "WriteGroup",
     "by_system",
     "critical_region",
     "discard",
     "frames_size",
     "gone",
+    "identity_window",
     "interrupted",
     "lacks_identity",
     "lost_error",
     "one_group",
     "staged_name",
     "storage_error",
+    "stored_part",
 ]
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tailrace.disk.tails import END, word_of
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.limits import (
+    DEDUPE_WINDOW_SECONDS_DEFAULT,
     DURATION_SECONDS_MAX,
     SEGMENT_BYTES_MAX,
     SLOTS_MAX,
@@ -50,6 +51,11 @@ class TopicEntry(NamedTuple):
         """The age in seconds at which a segment is rolled."""
         given = self.settings.get("segment_age")
         return segment_age_of(None, self.settings.get("retain")) if given is None else float(given)
+
+    @property
+    def dedupe_window(self) -> float:
+        """The seconds within which a repeated dedupe id is recognised."""
+        return float(self.settings.get("dedupe_window", DEDUPE_WINDOW_SECONDS_DEFAULT))
 
 
 class SlotPlace(NamedTuple):
@@ -272,6 +278,7 @@ def _check(entry: TopicEntry) -> None:
     if settings and not (
         0 < entry.segment_bytes <= SEGMENT_BYTES_MAX
         and 0 < entry.segment_age <= DURATION_SECONDS_MAX
+        and 0 < entry.dedupe_window <= DURATION_SECONDS_MAX
         and int(settings.get("max_record_bytes", 1)) > 0
     ):
         raise ValueError(settings)

@@ -12,7 +12,7 @@ from tailrace.disk.context import Context, is_untyped, storage_error
 from tailrace.disk.critical import Region, critical_region
 from tailrace.disk.failures import by_system
 from tailrace.disk.frame import place, place_counted
-from tailrace.disk.group_commit import RecipeChanged, WriteGroup
+from tailrace.disk.group_commit import RecipeChanged, WriteAlone, WriteGroup
 from tailrace.disk.journal import (
     ADOPT,
     ENTRIES_AT,
@@ -241,8 +241,9 @@ class Committer:
                 write.partition.expect(write.expect)
             if write.recipe is not None and write.recipe != words[CATALOG_END_WORD]:  # rule: recipe of a commit
                 raise RecipeChanged
-            if write.check is not None:
-                write.check(WriteGroup(write.partition.state.end))
+            if write.check is not None and write.check(WriteGroup(write.partition.state.end)) is not None:
+                # The sizes were needed before the locks, so what a check makes, or leaves out, cannot be written here.
+                raise WriteAlone
         self._make_room(writes, sizes)
         steps: list[tuple[Partition, EntryPart, State]] = []
         states: dict[int, State] = {}

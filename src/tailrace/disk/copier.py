@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.disk.frame import PLAIN, Attributes, Header, prepare_removed, stored
+from tailrace.disk.frame import DEDUPE_EPOCH, PLAIN, Attributes, Header, prepare_removed, stored
 from tailrace.disk.gather import Selected, join_selected, moved, select
-from tailrace.disk.segment import NOTHING_LOST
+from tailrace.disk.segment import NOTHING_LOST, PRODUCER
 from tailrace.limits import FRAME_BYTES_TARGET, FRAME_RECORDS_MAX, LOST_SPAN_MAX
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ LIMITS = CopierLimits()
 class Copier:
     """Adds the records that stay to a new version: whole frames as they are stored, others gathered into new ones."""
 
-    def __init__(self, source: SegmentSource, writer: SegmentWriter, removal: Removal | None) -> None:
+    def __init__(
+        self, source: SegmentSource, writer: SegmentWriter, removal: Removal | None, *, ids: bool = False
+    ) -> None:
         self.source = source
         self.writer = writer
         # None: every frame is copied.
@@ -56,10 +58,19 @@ class Copier:
         self.records = self.weight = self.codec = 0
         self.attributes = PLAIN
         writer.index.flags = NOTHING_LOST
+        # Whether dedupe ids of the segment are still recognised: then those of removed records are kept in the footer.
+        self.ids = ids
+        # The write whose frames are read, and whether a record of it was removed.
+        self.part: PartIdentity | None = None
+        # The producer table of the new footer: the entries by digest and first offset. Those of real producers stay.
+        old = PRODUCER.iter_unpack(source.index.producers)
+        self.table = {(row[0], row[1] - row[2]): PRODUCER.pack(*row) for row in old if ids or row[3] != DEDUPE_EPOCH}
 
     def add(self, part: SourcePart) -> None:
         """Add what stays of the next frame, or run of frames."""
         header, removal = part.header, self.removal
+        if self.ids:
+            self._follow_part(header)
         if header is None:
             assert part.run is not None
             assert removal is not None
@@ -75,6 +86,7 @@ class Copier:
             self.removed += header.count
             self.expired += header.count if removal.is_over(header) else 0
             self._leave_out(header.min_time, header.max_time)
+            self._note_removed()
             return
         small = header.size < LIMITS.copied_bytes_min and not _producer(header)
         joined = small and bool(self.pending or self.gap)
@@ -88,10 +100,37 @@ class Copier:
 
     def finish(self) -> None:
         """Add the rest; the new version covers as many offsets as the old one."""
+        self._end_part()
         self._flush()
         self._fill(self.source.index.span)
+        self.writer.index.producers = b"".join(self.table.values())
         if self.writer.index.span != self.source.index.span:
             raise AssertionError("A rewritten segment covers other offsets than before.")
+
+    def _follow_part(self, header: Header | None) -> None:
+        """Continue with the write to which the next frame belongs; the frames of one write are adjacent."""
+        identity = None if header is None or header.placeholder else Attributes.unpack(header.attributes)
+        part = self.part
+        if identity is None or identity.producer_epoch != DEDUPE_EPOCH or not identity.producer_id:
+            self._end_part()
+            return
+        assert header is not None
+        if part is None or part.digest != identity.producer_id or part.count != identity.sequence:
+            self._end_part()
+            # A rewrite before this one may have removed the frames before it, and has an entry of the whole write.
+            part = self.part = PartIdentity(identity.producer_id, header.base - identity.sequence)
+        part.count = identity.sequence + header.span
+
+    def _note_removed(self) -> None:
+        if self.part is not None:
+            self.part.removed = True
+
+    def _end_part(self) -> None:
+        """Add the write that was read to the footer, if a record of it was removed: its headers may not tell it."""
+        part, self.part = self.part, None
+        if part is not None and part.removed:
+            # The entry of an earlier rewrite knows the whole write; the frames of today may not.
+            self.table.setdefault((part.digest, part.first), part.pack())  # rule: ids of removed records
 
     def _leave_out(self, low: int, high: int) -> None:
         known_low, known_high = self.gap or (low, high)
@@ -104,6 +143,8 @@ class Copier:
         else:
             times = column.times_list()
             bounds = (times, times) if isinstance(times, int) else (min(times), max(times))
+        if 0 in kept:
+            self._note_removed()
         if 1 in kept:
             self._gather(header, column, kept, bounds)
         self.removed += kept.count(0)
@@ -182,6 +223,22 @@ class Copier:
             self.pending, self.attributes = [], PLAIN
             self.records = self.weight = self.codec = 0
             self.writer.add([frame])
+
+
+class PartIdentity:
+    """The part of a write with a dedupe id in one partition: its digest, its first relative offset, its records."""
+
+    __slots__ = ("count", "digest", "first", "removed")
+
+    def __init__(self, digest: int, first: int) -> None:
+        self.digest = digest
+        self.first = first
+        self.count = 0
+        self.removed = False
+
+    def pack(self) -> bytes:
+        """Return its entry in the producer table of a footer."""
+        return PRODUCER.pack(self.digest, self.first + self.count - 1, self.count - 1, DEDUPE_EPOCH)
 
 
 def _stretches(column: Columns, kept: bytes) -> Iterator[tuple[int, int]]:

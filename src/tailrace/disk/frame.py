@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import add
 from struct import Struct, pack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,6 +85,10 @@ _NO_EXPIRY, _NO_IDENTITY, _NOT_RESERVED = bytes(8), bytes(_EXPIRY_AT), bytes(8)
 _SCHEMA_AT, _SEQUENCE_AT = 10, 12
 _NO_PRODUCER = bytes(_EXPIRY_AT - 2)
 _EXPIRING = Struct("<16xII8x")
+# The identity of a write with a dedupe id: the digest as its producer, this epoch, and as the sequence of a frame the
+# index of its first record within the write. No other producer has this epoch.
+DEDUPE_EPOCH = 65_535
+_PRODUCER, _SEQUENCE = Struct("<QH"), Struct("<I")
 _INT64 = Struct("<q")
 _EXPIRING_PAIR = Struct("<qii")
 # Frames of single records are joined into one of at most this many bytes: above it, copying costs more than it saves.
@@ -237,6 +241,25 @@ def with_identity(frame: Prepared, identity: bytes) -> Prepared:
     """Return a frame with the producer, schema and sequence of some attributes, and with its own expiry."""
     attributes = frame.attributes
     return frame._replace(attributes=identity if attributes is PLAIN else _identified(identity, attributes))
+def identified(frames: Sequence[Prepared], digest: int) -> list[Prepared]:
+    """Return the frames of one write to a partition with the digest of its dedupe id as their identity."""
+    made, sequence = [], 0
+    for frame in frames:
+        made.append(frame._replace(attributes=_of_write(frame.attributes, digest, sequence)))
+        sequence += frame.span
+    return made
+
+
+def identified_one(frame: Prepared, digest: int) -> Prepared:
+    """Return the same as `identified` of one frame."""
+    *rest, attributes = frame
+    return _prepared(Prepared, (*rest, _of_write(attributes, digest, 0)))
+
+
+def _of_write(attributes: bytes, digest: int, sequence: int) -> bytes:
+    """Return attributes with the identity of a write, and with the schema and the expiry that they have."""
+    producer, rest = _PRODUCER.pack(digest, DEDUPE_EPOCH), attributes[_EXPIRY_AT:]
+    return producer + attributes[_SCHEMA_AT:_SEQUENCE_AT] + _SEQUENCE.pack(sequence) + rest
 
 
 def later_expiry(high: int, other: int) -> int:
@@ -367,18 +390,26 @@ def join(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     return [_seal(flags, count, body, low, high, codecs.NONE)]
 
 
+def _is_numbered(identity: bytes) -> bool:
+    """Return whether the first attributes of a frame name a producer, whose records are numbered."""
+    return identity != _NO_IDENTITY and identity[:_SCHEMA_AT] + identity[_SEQUENCE_AT:] != _NO_PRODUCER
+
+
 def _join_any(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     """Do the work of `join` for frames that have more than a value."""
     if sum([len(frame.body) for frame in frames]) > JOINED_BYTES_MAX:
         return frames
     shapes = {frame[:3] for frame in frames}
+    if any(frame.key_id for frame in frames):
+        return frames
     identity = frames[0].attributes
     own = identity[:_EXPIRY_AT]
-    if any(frame.key_id or frame.attributes[:_EXPIRY_AT] != own for frame in frames):
-        return frames
-    if own != _NO_IDENTITY and own[:_SCHEMA_AT] + own[_SEQUENCE_AT:] != _NO_PRODUCER:
-        # Each frame of a producer has its own sequence.
-        return frames
+    if _is_numbered(own) or any(frame.attributes[:_EXPIRY_AT] != own for frame in frames):
+        # A frame of a producer or of a write with an id has its own sequence, and stays a frame of its own. Those of one
+        # schema between them are joined.
+        stretches = groupby(frames, lambda frame: frame.attributes[:_EXPIRY_AT])
+        made = [frame for each, some in stretches for frame in (some if _is_numbered(each) else join([*some]))]
+        return made if len(made) < len(frames) else frames
     if any(
         codec or count != 1 or flags & ~(KEYS | HEADERS | VALUE_NULLS | EXPIRY_ONE) for codec, flags, count in shapes
     ):

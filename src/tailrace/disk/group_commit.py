@@ -31,7 +31,7 @@ class WriteAlone(Exception):  # noqa: N818  # a state to act on, never shown to 
 class WriteGroup:
     """The writes of one partition that are published together, as a check under the partition's lock sees them."""
 
-    __slots__ = ("end", "overlay")
+    __slots__ = ("end", "overlay", "published")
 
     def __init__(self, end: int) -> None:
         # The offset that the next record of the group gets.
@@ -39,6 +39,9 @@ class WriteGroup:
         # State that checks leave for later checks of the same group, each under a key of its own. No other thread or
         # process sees it before the group is published, and if the group fails it is discarded with this object.
         self.overlay: dict[object, Any] = {}
+        # Called under the partition's lock once the group is published, unless it is a journalled commit. An interrupt
+        # may prevent it.
+        self.published: list[Callable[[], None]] = []
 
 
 # Called under the partition's lock: raises to refuse the write; returns the frames to write, or None for those given.

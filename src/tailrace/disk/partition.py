@@ -56,6 +56,7 @@ from tailrace.limits import ZEROS_AHEAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from tailrace.disk.files import Files
+    from tailrace.disk.identities import IdentityWindow
 
 
 # The flags of a state whose segment takes appends.
@@ -79,6 +80,9 @@ class Partition:
     exception in between, `abandon` closes the lock's descriptor, so that no interrupt can leave a lock held, and the
     state is loaded again from the slot.
     """
+
+    # The dedupe ids of the partition, once one is used; the thread that holds the lock reads and changes it.
+    identities: IdentityWindow | None = None
 
     def __init__(
         self,

@@ -130,7 +130,7 @@ def _rewrite(
         old = source.header
         header = old._replace(salt=salted(files), base=base, origin=old.origin or old.salt, rewrites=old.rewrites + 1)
         writer = RewriteWriter(files, new, header)
-        copier = Copier(source, writer, removal)
+        copier = Copier(source, writer, removal, ids=_is_in_window(store, partition, base + source.index.span))
         reached = 0
         for part in source.parts(runs=removal is not None):
             copier.add(part)
@@ -163,6 +163,15 @@ def _rewrite(
         if writer is not None and not done:
             writer.abandon()
             discard(files, new)
+
+
+def _is_in_window(store: Store, partition: Partition, end: int) -> bool:
+    """Return whether dedupe ids of the segment before an offset are still recognised: while its successor is young."""
+    entry = store.catalog.by_id.get(partition.topic_id)
+    header = _header_at(partition.files, f"{partition.path}/{segment_name(end)}")
+    if entry is None or header is None:
+        return True
+    return header.created > partition.files.now_us() - round(entry.dedupe_window * 1e6)
 
 
 def _replace(partition: Partition, base: int, old: SegmentHeader, settled: bool) -> bool:

@@ -40,6 +40,8 @@ BASE_UNKNOWN = -1
 REWRITES_UNKNOWN = 1 << 30
 ENTRY = Struct("<QQqqII")
 TRAILER = Struct("<8sIIQQQQqqIIIIIIII")
+# An entry of the producer table: producer id, last relative offset, sequence of that record, epoch.
+PRODUCER = Struct("<QQIHxx")
 TRAILER_BYTES = 96
 CHUNK_BYTES = 262_144
 _FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
@@ -115,7 +117,7 @@ class Index:
 
     __slots__ = (
         "chain", "chains", "expiries", "expiry_high", "expiry_low", "flags", "highs", "included", "lows", "offsets",
-        "position", "positions", "records", "salt", "span", "stretch_end", "stretch_records",
+        "position", "positions", "producers", "records", "salt", "span", "stretch_end", "stretch_records",
     )  # fmt: skip
 
     def __init__(self, salt: int) -> None:
@@ -141,6 +143,8 @@ class Index:
         self.included: bytes | None = None
         # Those of the footer.
         self.flags = 0
+        # The producer table of the footer, as stored: what the headers of the frames do not say.
+        self.producers = b""
 
     @classmethod
     def of_whole(cls, salt: int, span: int, position: int, chain: int) -> Index:
@@ -149,9 +153,7 @@ class Index:
         index.add(span, span, 0, OFFSET_MAX, position - HEADER_BYTES, chain)
         return index
 
-    def add(
-        self, count: int, span: int, low: int, high: int, size: int, chain: int, attributes: bytes = PLAIN
-    ) -> None:
+    def add(self, count: int, span: int, low: int, high: int, size: int, chain: int, attributes: bytes = PLAIN) -> None:
         """Add the frame (or group of frames) at `position`; `chain` is the chain value after it."""
         position = self.position
         if position < self.stretch_end:
@@ -215,7 +217,7 @@ class Index:
             setattr(other, name, [*getattr(self, name)])
         for name in (
             "span", "records", "position", "chain", "stretch_end", "stretch_records", "expiry_low", "expiry_high",
-            "flags",
+            "flags", "producers",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name))
         other.expiries = None if self.expiries is None else [*self.expiries]
@@ -223,7 +225,8 @@ class Index:
 
     def matches(self, footer: Index) -> bool:
         """Return whether the index of all frames of a segment is the one in its footer."""
-        # The frames do not say what the flags say, and a footer does not have the records of its last stretch.
+        # The frames do not say what the flags and the producer table say, and a footer does not have the records of
+        # its last stretch.
         return all(getattr(self, name) == getattr(footer, name) for name in _FOOTER_SLOTS)
 
     def find(self, offset: int) -> int:
@@ -248,15 +251,17 @@ class Index:
         """Return the footer of a segment whose frames are all in this index."""
         expiries = [0] * len(self.offsets) if self.expiries is None else self.expiries
         rows = zip(self.offsets, self.positions, self.lows, self.highs, self.chains, expiries, strict=True)
-        body = b"".join(ENTRY.pack(*row) for row in rows)
+        body = b"".join(ENTRY.pack(*row) for row in rows) + self.producers
         trailer = TRAILER.pack(
             FOOTER_MAGIC, VERSION, self.flags, self.salt, self.span, self.records, self.position, self.min_time,
-            self.max_time, len(self.offsets), 0, self.chain, crc32c(body), self.expiry_low, self.expiry_high, 0, 0,
+            self.max_time, len(self.offsets), len(self.producers) // PRODUCER.size, self.chain, crc32c(body),
+            self.expiry_low, self.expiry_high, 0, 0,
         )[:-4]  # fmt: skip
         return body + trailer + crc32c(trailer).to_bytes(4, "little")
 
 
-_FOOTER_SLOTS = tuple(name for name in Index.__slots__ if name not in ("flags", "included", "stretch_records"))
+_NOT_IN_FRAMES = frozenset({"flags", "included", "producers", "stretch_records"})
+_FOOTER_SLOTS = tuple(name for name in Index.__slots__ if name not in _NOT_IN_FRAMES)
 
 
 def pack_header(
@@ -296,8 +301,10 @@ def read_segment_header(files: Files, descriptor: int) -> SegmentHeader | None:
     return parse_header(files.read(descriptor, HEADER_BYTES, 0))
 
 
-def read_trailer(files: Files, descriptor: int, size: int, salt: int) -> tuple[Trailer, bytes] | None:
-    """Return the trailer of a sealed segment and the bytes of its index; None if they are damaged or of another.
+def read_trailer(files: Files, descriptor: int, size: int, salt: int) -> tuple[Trailer, bytes, bytes] | None:
+    """Return the trailer of a sealed segment, and the bytes of its index and of its producer table.
+
+    None if they are damaged or of another segment.
 
     `size` is the size of the file. The whole footer is checked, so the trailer can be trusted.
     """
@@ -322,7 +329,7 @@ def read_trailer(files: Files, descriptor: int, size: int, salt: int) -> tuple[T
     body_bytes = size - TRAILER_BYTES - found.frames_end
     if (
         found.entries > INDEX_ENTRIES_MAX
-        or body_bytes != found.entries * ENTRY.size + found.producers * 24
+        or body_bytes != found.entries * ENTRY.size + found.producers * PRODUCER.size
         or found.frames_end < HEADER_BYTES
         or found.records > found.span
         or found.span > OFFSET_MAX
@@ -336,7 +343,7 @@ def read_trailer(files: Files, descriptor: int, size: int, salt: int) -> tuple[T
         body = files.read(descriptor, body_bytes, found.frames_end)
     if crc32c(body) != body_crc:  # rule: footer index's checksum
         return None
-    body = body[: found.entries * ENTRY.size]
+    body, producers = body[: found.entries * ENTRY.size], body[found.entries * ENTRY.size :]
     if body:
         words = memoryview(body).cast("Q")
         # A binary search needs increasing numbers, and checksums do not prove that they are.
@@ -344,7 +351,7 @@ def read_trailer(files: Files, descriptor: int, size: int, salt: int) -> tuple[T
             rising = words[at :: ENTRY.size // 8].tolist()
             if rising[0] < low or rising[-1] >= stop or rising != sorted(rising):
                 return None
-    return found, body
+    return found, body, producers
 
 
 def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
@@ -352,7 +359,7 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
     read = read_trailer(files, descriptor, files.stat_open(descriptor).size, salt)
     if read is None:
         return None
-    trailer, body = read
+    trailer, body, producers = read
     index = Index(salt)
     columns = list(zip(*ENTRY.iter_unpack(body), strict=True))
     if columns:
@@ -363,7 +370,7 @@ def read_footer(files: Files, descriptor: int, salt: int) -> Index | None:
         trailer.span, trailer.records, trailer.frames_end, trailer.chain,
     )  # fmt: skip
     index.expiry_low, index.expiry_high = trailer.expiry_low, trailer.expiry_high
-    index.flags = trailer.flags
+    index.flags, index.producers = trailer.flags, producers
     return index
 
 
@@ -412,7 +419,7 @@ def find_magic(read: Read, position: int, stop: int) -> int:
 
 def footer_bytes(index: Index) -> int:
     """Return the size of the footer of this index."""
-    return len(index.offsets) * ENTRY.size + TRAILER_BYTES
+    return len(index.offsets) * ENTRY.size + len(index.producers) + TRAILER_BYTES
 
 
 def reading(files: Files, descriptor: int) -> Read:

@@ -110,16 +110,15 @@ class Writer:
             return self.transact(writes)
         if len(writes) == 1:
             write = writes[0]
-            return [self.append(write.partition, write.frames, durable, write.expect, recipe=write.recipe)]
+            return [self.append(write.partition, write.frames, durable, write.expect, write.check, recipe=write.recipe)]
         began = self.files.monotonic()
         firsts: list[int] = []
         for write in writes:
             try:
                 # After the first part is written, the rest of the call follows, even if the catalog changes meanwhile.
                 recipe = None if firsts else write.recipe
-                firsts.append(
-                    self.append(write.partition, write.frames, durable, write.expect, recipe=recipe, alone=False)
-                )
+                partition, frames, check = write.partition, write.frames, write.check
+                firsts.append(self.append(partition, frames, durable, write.expect, check, recipe=recipe, alone=False))
             except TailraceError as error:
                 if firsts:
                     error.hint = (
@@ -204,8 +203,9 @@ class Writer:
                     partition.lock.release()
                     break
                 if expect is not None or check is not None:
-                    frames, size = _checked(partition, expect, check, frames, size)
-                first = partition.write(frames, size, sync, now_us) if size else partition.state.end
+                    first, frames, size = _write_checked(partition, expect, check, frames, size, sync, now_us)
+                else:
+                    first = partition.write(frames, size, sync, now_us)
                 partition.lock.release()
                 break
             except Reentered as problem:
@@ -367,10 +367,12 @@ class Writer:
 
         def write() -> Sequence[Prepared]:
             first = partition.state.end
-            admitted = self._admitted(waiters, first)
+            admitted, published = self._admitted(waiters, first)
             frames = join([frame for waiter in admitted for frame in waiter.frames])
             if frames:
                 first = partition.write(frames, frames_size(frames), True, now_us)
+                for act in published:
+                    act()
             _give_offsets(first, admitted)
             return frames
 
@@ -389,10 +391,10 @@ class Writer:
             if gauges is not None:
                 gauges.wrote(sum([frame.count for frame in frames]), frames_size(frames))
 
-    def _admitted(self, waiters: list[Waiter], end: int) -> list[Waiter]:
+    def _admitted(self, waiters: list[Waiter], end: int) -> tuple[list[Waiter], Sequence[Callable[[], None]]]:
         """Return the waiters whose offset, recipe and check are right, in order; set the error of each other one.
 
-        Called under the partition's lock.
+        Called under the partition's lock. Also return what to call there once the group is published.
         """
         ending = self.tails.words[CATALOG_END_WORD]
         for waiter in waiters:
@@ -400,7 +402,7 @@ class Writer:
             if waiter.expect is not None or waiter.check is not None or (recipe != ending and recipe is not None):
                 break
         else:
-            return waiters
+            return waiters, ()
         group = WriteGroup(end)
         admitted = []
         for waiter in waiters:
@@ -415,7 +417,7 @@ class Writer:
             else:
                 admitted.append(waiter)
                 group.end += waiter.span
-        return admitted
+        return admitted, group.published
 
 
 def _admit(waiter: Waiter, group: WriteGroup, ending: int) -> None:
@@ -432,14 +434,28 @@ def _admit(waiter: Waiter, group: WriteGroup, ending: int) -> None:
             waiter.frames = made
 
 
-def _checked(
-    partition: Partition, expect: int | None, check: Check | None, frames: Sequence[Prepared], size: int
-) -> tuple[Sequence[Prepared], int]:
-    """Run the checks of a write that is alone in its write group; return the frames to write, and their size."""
+def _write_checked(
+    partition: Partition,
+    expect: int | None,
+    check: Check | None,
+    frames: Sequence[Prepared],
+    size: int,
+    sync: bool,
+    now_us: int,
+) -> tuple[int, Sequence[Prepared], int]:
+    """Run the checks of a write that is alone in its write group, and write; return the offset, frames and size."""
     if expect is not None:
         partition.expect(expect)
-    made = None if check is None else check(WriteGroup(partition.state.end))
-    return (frames, size) if made is None else (made, checked_size(made))
+    group = WriteGroup(partition.fields[0])
+    made = None if check is None else check(group)
+    if made is not None:
+        frames, size = made, checked_size(made)
+    if not size:
+        return partition.fields[0], frames, size
+    first = partition.write(frames, size, sync, now_us)
+    for act in group.published:
+        act()
+    return first, frames, size
 
 
 def _check_of_all(waiters: list[Waiter]) -> Check | None:

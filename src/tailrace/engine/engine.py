@@ -403,7 +403,8 @@ def stored_settings(settings: TopicSettings) -> dict[str, Any]:
 
 def altered_settings(settings: TopicSettings) -> dict[str, Any]:
     """Return all settings with ages in seconds, and None for a default: in the catalog it removes an earlier value."""
-    stored = {**settings.to_json(), "segment_age": settings.segment_age, "retain": settings.retain}
+    stored = settings.to_json()
+    stored |= {name: getattr(settings, name) for name in ("segment_age", "retain", "dedupe_window")}
     del stored["partitions"]
     default = settings._field_defaults
     return {name: None if getattr(settings, name) == default[name] else value for name, value in stored.items()}

@@ -27,6 +27,7 @@ from tailrace.read.visibility import visibility_of
 from tailrace.records import Position, Record, to_datetime
 from tailrace.settings import TopicSettings
 from tailrace.types import Bounds
+from tailrace.write.dedupe import DedupeId, Part, append_part, extend_parts
 from tailrace.write.intake import UNSET, check_group, check_sizes
 from tailrace.write.partitioner import HASHES, Sticky
 from tailrace.write.recipe import RECIPE_SETTINGS, Recipe, expiry_after
@@ -140,21 +141,89 @@ class LocalTopic:
         return self.sticky.one(route.count, size, now) if key is None else route.hash(key) % route.count
 
     @critical_region(Region.WRITE)
-    def extend(self, intake: Intake, partition: int | None, durable: Any, now: int) -> dict[int, range]:
-        """Append many records; those without a time get `now`."""
+    def append_once(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: bytes,
+        time: int | None,
+        partition: int | None,
+        expect: int | None,
+        durable: Any,
+        ttl: int | None,
+        dedupe_id: bytes,
+    ) -> Position:
+        """Append one record unless one with that id was appended within the window; return the first position."""
+        dedupe = DedupeId.of(dedupe_id)
+        headers = dedupe.after(headers)
+        size, key_size = 0 if value is None else len(value), 0 if key is None else len(key)
+        while True:
+            engine = self.log.live or self.log.engine
+            now = engine.files.now_us()
+            engine.enter()
+            try:
+                route = self._route
+                if route is None or engine.live is not route.store or route.words[CATALOG_END_WORD] != route.offset:
+                    shape = self._missing(engine)
+                    if shape is not None:
+                        shape.check_first(value, key_size, partition, expect)
+                    route = self.route(engine)
+                if ttl and not route.expiring:
+                    route = self.route(engine, expiring=True)
+                check_sizes(size, key_size, route.recipe.value_bytes_max)
+                index = route.hash(dedupe_id if key is None else key) % route.count if route.count > 1 else 0
+                if partition is not None or (expect is not None and route.count > 1):
+                    index = self._choose(route, key, size, now, partition, expect)
+                time, schema = now if time is None else time, route.recipe.schema
+                if schema is not None:
+                    schema.check_one(value, self.name)
+                frame = prepare_one(value, key, headers, time, route.recipe.codec, route.recipe.expiry(ttl, now))
+                if schema is not None:
+                    frame = schema.stamp(frame)
+                place = route.partitions[index]
+                part = Part(route.store, place, (frame,), dedupe, route.dedupe_window_us, expect)
+                asked = route.durable if durable is UNSET else durable
+                return Position(index, append_part(part, asked, now, route.offset))
+            except RecipeChanged:
+                # The catalog changed after the frame was built, and nothing was written: it is built again.
+                continue
+            except TopicNotFoundError:
+                self._dropped()
+            except CorruptionError as error:
+                raise name_damage(error, self.name) from None
+            finally:
+                engine.leave()
+
+    @critical_region(Region.WRITE)
+    def extend(
+        self, intake: Intake, partition: int | None, durable: Any, now: int, dedupe_id: bytes | None = None
+    ) -> dict[int, range]:
+        """Append many records; those without a time get `now`. With an id it is done once within the window."""
+        keyless = None
+        if dedupe_id is not None:
+            dedupe = DedupeId.of(dedupe_id)
+            intake, keyless = intake.with_headers(dedupe.after), dedupe_id
         while True:
             engine = self.log.live or self.log.engine
             engine.enter()
             try:
                 shape = self._missing(engine)
-                planned = None if shape is None else self.plan(shape, intake, partition, now)
+                planned = None if shape is None else self.plan(shape, intake, partition, now, keyless)
                 route = self.route(engine, expiring=bool(intake.ttl))
                 if planned is None or not route.has(shape):
-                    planned = self.plan(route, intake, partition, now)
+                    planned = self.plan(route, intake, partition, now, keyless)
+                asked = route.durable if durable is UNSET else durable
+                if dedupe_id is not None:
+                    window, store = route.dedupe_window_us, route.store
+                    parts = {
+                        index: Part(store, route.partitions[index], frames, dedupe, window)
+                        for index, frames in planned.items()
+                    }
+                    return extend_parts(store, parts, asked, route.offset)
                 writes = [
                     Write(route.partitions[index], frames, recipe=route.offset) for index, frames in planned.items()
                 ]
-                firsts = route.store.extend(writes, route.durable if durable is UNSET else durable)
+                firsts = route.store.extend(writes, asked)
                 return {
                     write.partition.index: range(first, first + write.span)
                     for write, first in zip(writes, firsts, strict=True)
@@ -169,15 +238,23 @@ class LocalTopic:
             finally:
                 engine.leave()
 
-    def plan(self, shape: Route | Shape, intake: Intake, partition: int | None, now: int) -> dict[int, list[Prepared]]:
-        """Return the frames of each partition; every check of the records happens here."""
+    def plan(
+        self, shape: Route | Shape, intake: Intake, partition: int | None, now: int, keyless: bytes | None = None
+    ) -> dict[int, list[Prepared]]:
+        """Return the frames of each partition; every check of the records happens here.
+
+        Records without a key go where the bytes `keyless` would go as a key, if given.
+        """
         count, schema = shape.count, shape.recipe.schema
         if schema is not None:
             intake.check(schema, self.name)
         if partition is not None:
             parts = {checked_partition(partition, count): intake}
         else:
-            parts = intake.by_partition(count, shape.hash, lambda: self.sticky.next(count))
+            sticky = self.sticky
+            parts = intake.by_partition(
+                count, shape.hash, lambda: sticky.next(count) if keyless is None else shape.hash(keyless) % count
+            )
         planned = {}
         for index, part in parts.items():
             frames = part.frames(now, shape.recipe)

@@ -14,6 +14,7 @@ from tailrace.errors import CorruptionError, LimitError, OffsetMismatchError, To
 from tailrace.limits import PARTICIPANTS_MAX
 from tailrace.marks import open_marks, settle
 from tailrace.ranges import normalized
+from tailrace.write.applied import Marker, Repeated, last_marker, open_markers
 from tailrace.write.intake import Rows, check_group
 from tailrace.write.route import checked_partition
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace.marks import Marks
     from tailrace.ranges import Range
     from tailrace.state_topic import StateTopic
+    from tailrace.write.applied import Markers
     from tailrace.write.intake import Intake
     from tailrace.write.recipe import Recipe
     from tailrace.write.route import Shape
@@ -98,15 +100,28 @@ class LocalTransaction:
         if cursors.group.engine is not self.engine:
             raise ValueError("The consumer is of another log, and no transaction spans two.")
 
+    def is_repeated(self, once: tuple[str, int]) -> bool:
+        """Return whether this number of a name, or a higher one, was committed before."""
+        name, number = once
+        marker = last_marker(self.engine, name)
+        return marker is not None and marker.batch >= number
+
     @critical_region(Region.WRITE)
     def commit(
-        self, calls: Sequence[Call], enlisted: Iterable[Enlisted], removals: Sequence[DeleteCall] = ()
-    ) -> list[tuple[str, dict[int, range]]]:
+        self,
+        calls: Sequence[Call],
+        enlisted: Iterable[Enlisted],
+        removals: Sequence[DeleteCall] = (),
+        once: tuple[str, int] | None = None,
+    ) -> list[tuple[str, dict[int, range]]] | None:
         """Write the records of all calls, the cursors and the removals together.
 
-        Return the topic and offsets of each call.
+        Return the topic and offsets of each call; None if `once` was committed before, and nothing was written.
         """
         engine = self.log.writing()
+        # Before anything is created or synced for the transaction. The check under the lock decides.
+        if once is not None and self.is_repeated(once):
+            return None
         marks = _marks(engine, removals)
         topics = {call.topic.name: _local(call) for call in calls}
         while True:
@@ -132,9 +147,13 @@ class LocalTransaction:
                     writes.append(Write(route.partitions[share.index], each, share.expect, recipe=route.offset))
                 writes += _cursor_writes(enlisted)  # rule: cursors inside the transaction
                 writes += [mark.write_removal(ranges, end) for mark, ranges, end in marks]
+                markers = None if once is None else open_markers(engine)
+                writes += _marker_writes(markers, once)  # rule: marker inside the transaction
                 for share, first in zip(shares, self._transact(engine, writes, shares), strict=False):
                     share.first = first
                 break
+            except Repeated:
+                return None
             except RecipeChanged:
                 # Settings were altered after the frames were built, and nothing was written: the frames are built
                 # again.
@@ -150,14 +169,10 @@ class LocalTransaction:
                 engine.leave()
         for mark, _, _ in marks:
             mark.shorten()
-        positions = []
-        for call, pieces in zip(calls, places, strict=True):
-            ranges = {}
-            for share, before, count in pieces:
-                first = share.first + before
-                ranges[share.index] = range(first, first + count)
-            positions.append((call.topic.name, ranges))
-        return positions
+        if markers is not None:
+            markers.shorten()
+            markers.release()
+        return _positions(calls, places)
 
     def _share(
         self, calls: Sequence[Call], topics: dict[str, LocalTopic], shapes: dict[str, Shape]
@@ -200,6 +215,20 @@ class LocalTransaction:
             raise
 
 
+def _positions(
+    calls: Sequence[Call], places: Sequence[Sequence[tuple[Share, int, int]]]
+) -> list[tuple[str, dict[int, range]]]:
+    """Return the topic and offsets of each call, from its shares, the records before it, and its count."""
+    positions = []
+    for call, pieces in zip(calls, places, strict=True):
+        ranges = {}
+        for share, before, count in pieces:
+            first = share.first + before
+            ranges[share.index] = range(first, first + count)
+        positions.append((call.topic.name, ranges))
+    return positions
+
+
 def _local(call: Call) -> LocalTopic:
     """Return the topic of a call; the transaction took only topics of its own log."""
     topic: LocalTopic = call.topic.backend  # type: ignore[assignment]
@@ -238,6 +267,14 @@ def _cursor_writes(enlisted: Iterable[Enlisted]) -> list[Write]:
         if cursors.moves:
             groups.setdefault(cursors.group.id, []).append(cursors)
     return [some[0].group.write([(each.record(), each.check) for each in some]) for some in groups.values()]
+
+
+def _marker_writes(markers: Markers | None, once: tuple[str, int] | None) -> list[Write]:
+    """Return the write of the number of a name; its check raises Repeated under the lock of the markers."""
+    if markers is None or once is None:
+        return []
+    name, number = once
+    return [markers.write_marker(name, Marker(number))]
 
 
 def _check_expected(engine: Engine, shares: list[Share]) -> None:

@@ -148,7 +148,7 @@ def prepare_arrow(
     if keys is not None:
         named["key"] = _binary(keys)
     if headers is not None:
-        named["headers"] = _stored_headers(headers)
+        named["headers"] = stored_headers(headers)
     if not isinstance(times, int):
         named["time"] = _microseconds(times)
     for name, column in named.items():
@@ -179,7 +179,7 @@ def prepare_runs(
     if keys is not None:
         named["key"] = _binary(keys)
     if headers is not None:
-        stored = _stored_headers(headers)
+        stored = stored_headers(headers)
         named["headers"] = stored.combine_chunks() if hasattr(stored, "chunks") else stored
     if not isinstance(times, int):
         named["time"] = _microseconds(times)
@@ -254,7 +254,8 @@ def _binary(values: Any) -> Any:
     raise TypeError(f"An Arrow column of {values.type} cannot be stored: binary or string is needed, or use json=.")
 
 
-def _stored_headers(headers: Any) -> Any:
+def stored_headers(headers: Any) -> Any:
+    """Return a column of headers as a column of their stored form."""
     pa = pyarrow()
     if not isinstance(headers, (pa.Array, pa.ChunkedArray)):
         return pa.array(headers, pa.binary())

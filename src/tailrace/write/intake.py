@@ -93,6 +93,9 @@ class Intake(Protocol):
         If the recipe has a schema, the values were checked before, in the order in which the caller gave them.
         """
 
+    def with_headers(self, after: Callable[[bytes], bytes]) -> Intake:
+        """Return the records with headers that a function makes of those they have, b"" for none."""
+
 
 class Rows:
     """Records as columns of Python objects; None for a column in which all records are alike."""
@@ -154,6 +157,11 @@ class Rows:
         if len(places) == 1:
             return {next(iter(places)): self}
         return {index: self._pick(chosen) for index, chosen in sorted(places.items())}
+
+    def with_headers(self, after: Callable[[bytes], bytes]) -> Rows:
+        """Return the records with headers that a function makes of those they have, b"" for none."""
+        headers = [after(b"")] * len(self.values) if self.headers is None else [after(each) for each in self.headers]
+        return Rows(self.values, self.keys, headers, self.times, self.since, self.bare, self.ttl, self.expiries)
 
     def _pick(self, chosen: list[int]) -> Rows:
         values, keys, headers, times, expiries = self.values, self.keys, self.headers, self.times, self.expiries
@@ -265,6 +273,16 @@ class ArrowRows:
             for part in parts.values():
                 check_total(content_bytes(self.values, pyarrow().array(part.values)), settings.TUNING.group_bytes_max)
         return {index: self._take(pyarrow().array(part.values)) for index, part in parts.items()}
+
+    def with_headers(self, after: Callable[[bytes], bytes]) -> ArrowRows:
+        """Return the records with headers that a function makes of those they have, b"" for none."""
+        from tailrace.extras import pyarrow
+        from tailrace.write.arrow_intake import stored_headers
+
+        count = len(self.values)
+        listed = [None] * count if self.headers is None else stored_headers(self.headers).to_pylist()
+        headers = pyarrow().array([after(each or b"") for each in listed], pyarrow().binary())
+        return ArrowRows(self.values, self.keys, headers, self.times, self.ttl)
 
     def _take(self, indices: Any) -> ArrowRows:
         columns = (self.values, self.keys, self.headers, self.times)

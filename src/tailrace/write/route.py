@@ -49,7 +49,8 @@ class Route:
     """The partitions that take the records of a topic, computed once for each change of the catalog."""
 
     __slots__ = (
-        "append", "count", "durable", "entry", "expiring", "hash", "offset", "partitions", "recipe", "store", "words",
+        "append", "count", "dedupe_window_us", "durable", "entry", "expiring", "hash", "offset", "partitions", "recipe",
+        "store", "words",
     )  # fmt: skip
 
     def __init__(self, store: Store, offset: int, entry: TopicEntry, default: float | None) -> None:
@@ -66,6 +67,7 @@ class Route:
         self.durable = settings.durability(default)
         self.recipe = Recipe.of(settings)
         self.hash = HASHES[settings.partitioner]
+        self.dedupe_window_us = round(settings.dedupe_window * 1e6)
         # Whether the catalog says that records of the topic may expire.
         self.expiring = settings.ttl is not None
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
-from tailrace.arguments import parse_count, parse_offsets, parse_time, parse_ttl
+from tailrace.arguments import parse_count, parse_offsets, parse_once, parse_time, parse_ttl
 from tailrace.errors import ClosedError, CommittedNotVisibleError, ThreadError
 from tailrace.names import validate_topic_name
 from tailrace.records import encode_data, encode_headers
@@ -49,10 +49,14 @@ class Transaction:
     """Collects appends and commits them when `with` ends without an error; before, it writes nothing and holds no lock.
 
     One thread at a time. After the commit `positions` has one entry per call: the topic and its offsets by partition.
+    With once=(name, number) `repeated` says, inside of `with` already, that this number or a higher one was committed
+    before: then nothing is written, and `positions` stays empty.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, once: tuple[str, int] | None = None) -> None:
         self.log = log
+        self.once = None if once is None else parse_once(once)
+        self.repeated = False
         self.positions: list[tuple[str, dict[int, range]]] = []
         self._calls: list[Call] = []
         # Cursors of consumers that are committed with it.
@@ -141,6 +145,9 @@ class Transaction:
         if self._over or self._thread is not None:
             raise ClosedError("A transaction is entered once.", hint="Begin another one with log.transaction().")
         self._backend.check_same()
+        if self.once is not None:
+            # Told early, so that the caller need not do the work again; the commit decides.
+            self.repeated = self._backend.is_repeated(self.once)
         self._thread = threading.get_ident()
         return self
 
@@ -153,8 +160,10 @@ class Transaction:
         self._over = True
         error: BaseException | None = None
         try:
-            if kind is None and (calls or enlisted or removals):
-                self.positions += self._backend.commit(calls, enlisted, removals)
+            if kind is None and (calls or enlisted or removals or self.once is not None):
+                positions = self._backend.commit(calls, enlisted, removals, self.once)
+                self.repeated = positions is None
+                self.positions += positions or ()
         except CommittedNotVisibleError:
             # The transaction is on disk, with its cursors.
             raise
@@ -163,7 +172,7 @@ class Transaction:
             raise
         finally:
             for cursors in enlisted:
-                if kind is None and error is None:
+                if kind is None and error is None and not self.repeated:
                     cursors.done()
                 else:
                     cursors.failed(error)

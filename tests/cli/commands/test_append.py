@@ -236,3 +236,36 @@ def test_a_value_that_does_not_fit_the_schema(cli):
     assert result.exit_code == 1
     assert "topic show t -o json" in result.stderr
     assert cli.ok("append", "t", "--raw", input=b'{"id":\n4}') == "t[0]@2  (1 record)\n"
+
+
+def test_a_record_with_an_id_is_appended_once(cli):
+    first = cli.ok("append", "orders", "tea", "--dedupe-id", "run 7", "-o", "json")
+    assert cli.ok("append", "orders", "tea", "--dedupe-id", "run 7", "-o", "json") == first
+    cli.ok("append", "orders", "--raw", "--dedupe-id", "run 8", input=b"pot")
+    cli.ok("append", "orders", "--raw", "--dedupe-id", "run 8", input=b"pot")
+    assert values(cli) == [b"tea", b"pot"]
+    assert json.loads(cli.ok("read", "orders", "-o", "jsonl").splitlines()[0])["headers"] == {"tailrace-id": "run 7"}
+
+
+def test_the_id_of_a_copied_record_is_left_out(cli):
+    cli.ok("append", "orders", "tea", "--dedupe-id", "run 7", "-H", "trace=1")
+    lines = cli.ok("read", "orders", "-o", "jsonl")
+    cli.ok("append", "copy", "--jsonl", input=lines.encode())
+    assert json.loads(cli.ok("read", "copy", "-o", "jsonl"))["headers"] == {"trace": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tea", "--dedupe-id", ""), "write an id of 1 to 1,024 bytes"),
+        (("tea", "--dedupe-id", "x" * 1_025), "--dedupe-id has 1,025 bytes"),
+        (("tea", "pot", "--dedupe-id", "x"), "--dedupe-id is for one record"),
+        (("tea", "--dedupe-id", os.fsdecode(b"\xff")), "is not UTF-8"),
+        (("--dedupe-id", "x"), "--dedupe-id is for one record"),
+        (("tea", "-H", "tailrace-id=x"), "reserved for --dedupe-id"),
+    ],
+)
+def test_bad_ids_are_refused(cli, arguments, said):
+    result = cli("append", "orders", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr

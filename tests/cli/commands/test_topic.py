@@ -113,6 +113,7 @@ OPTIONS = {
     "ttl": ("1h", "1h"),
     "mutable": ("yes", True),
     "schema": (str(SCHEMA), json.loads(SCHEMA.read_text())),
+    "dedupe_window": ("1h", "1h"),
 }
 # They are fixed when a topic is created.
 FIXED = {"partitioner": "crc32", "mutable": False}

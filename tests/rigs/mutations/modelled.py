@@ -35,4 +35,9 @@ MODELLED = (
     ("erased names are synced out of the journal's directory", ("erased names of the journal",)),
     ("an even count before an erase is reported", ("names on disk before an erase is reported",)),
     ("vacuum lock before the journal lock", ("vacuum lock before the journal lock",)),
+    ("an erase keeps the identity", ("ids of removed records",)),
+    ("guard of dedupe ids under the lock, and an overlay within a group",
+     ("ids followed under the lock", "id of an earlier write of the same group")),
+    ("an overlay dropped after a failed write", ("ids of an unpublished group",)),
+    ("sync before a durable repeat", ("sync before a durable repeat",)),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tests.rigs.mutations import (
     stages,
 )
 from tests.rigs.mutations.sweeps import Run, cuts, failures, kills, told
-from tests.rigs.sim import engine, erases, group_trials, marked_backups, marked_rewrites, marks
+from tests.rigs.sim import dedupes, engine, erases, group_trials, marked_backups, marked_rewrites, marks
 from tests.rigs.sim import test_engine_files as files
 from tests.rigs.sim import test_engine_rows as rows
 from tests.rigs.sim import test_group_rows as groups
@@ -284,6 +284,20 @@ MARKS: dict[str, Run] = {
     ),
 }
 
+DEDUPED: dict[str, Run] = {
+    "two processes with one id": deleting(lambda seed: dedupes.first_problem(lambda: dedupes.racers(seed))),
+    "two threads of a write group with one id": deleting(
+        lambda seed: dedupes.first_problem(lambda: dedupes.pairs(seed))
+    ),
+    "a write group with ids that failed": deleting(
+        lambda seed: dedupes.first_problem(lambda: dedupes.failed_groups(seed))
+    ),
+    "power cuts after a durable repeat": deleting(
+        lambda seed: dedupes.first_problem(lambda: dedupes.repeats(seed, 30))
+    ),
+    "a retry after an erase": deleting(lambda seed: dedupes.first_problem(lambda: dedupes.erased(seed, 10))),
+}
+
 TRIAL_RUNS: dict[str, Run] = {
     "trial cuts": trial("cuts", 60),
     "trial kills": trial("kills", 8),
@@ -311,6 +325,7 @@ RUNS: dict[str, Run] = {
     **DIRECTED,
     **GROUPS,
     **MARKS,
+    **DEDUPED,
     **TRIAL_RUNS,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.rigs.mutations.checks import CHECKS
+from tests.rigs.mutations.dedupes import DEDUPES
 from tests.rigs.mutations.erases import ERASES
 from tests.rigs.mutations.groups import GROUPS
 from tests.rigs.mutations.marks import MARKS
@@ -12,4 +13,4 @@ from tests.rigs.mutations.rewrites import REWRITES
 from tests.rigs.mutations.rule import Mutation
 from tests.rigs.mutations.syncs import SYNCS
 
-MUTATIONS: tuple[Mutation, ...] = (*SYNCS, *ORDERS, *CHECKS, *REWRITES, *GROUPS, *MARKS, *ERASES, *NEEDLESS)
+MUTATIONS: tuple[Mutation, ...] = (*SYNCS, *ORDERS, *CHECKS, *REWRITES, *GROUPS, *MARKS, *ERASES, *DEDUPES, *NEEDLESS)

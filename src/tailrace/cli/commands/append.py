@@ -12,7 +12,16 @@ import click
 
 from tailrace.cli import input as intake
 from tailrace.cli import limits
-from tailrace.cli.arguments import OFFSET_MAX, HeaderList, one_of, parse_durable, parse_headers, parse_time, parse_ttl
+from tailrace.cli.arguments import (
+    OFFSET_MAX,
+    HeaderList,
+    one_of,
+    parse_dedupe_id,
+    parse_durable,
+    parse_headers,
+    parse_time,
+    parse_ttl,
+)
 from tailrace.cli.candidates import complete_files, complete_topics
 from tailrace.cli.ending import CommandError, Interrupted
 from tailrace.cli.grouping import command as make_command
@@ -45,6 +54,7 @@ class AppendRequest(NamedTuple):
     expect_offset: int | None
     durable: bool | str | None
     ttl: str | None
+    dedupe_id: str | None = None
     value_bytes_max: int = limits.LIMITS.entry_bytes_max
 
 
@@ -77,6 +87,7 @@ class AppendRequest(NamedTuple):
     metavar="N",
     help="Append one record, only if it gets this offset.",
 )
+@click.option("--dedupe-id", metavar="ID", help="Append one record once: a repeat with this ID is not stored.")
 @click.option("--durable", metavar="yes|no|TIME", help="On disk before the answer (yes), within a time (50ms), or no.")
 @click.pass_obj
 def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
@@ -91,7 +102,7 @@ def command(invocation: Invocation, /, topic: str, **options: Any) -> None:
     with _input(invocation, request) as stream, invocation.open("create") as log:
         target = log.topic(topic)
         request = request._replace(value_bytes_max=value_bytes_max(target, request.partition))
-        if request.expect_offset is not None:
+        if request.expect_offset is not None or request.dedupe_id is not None:
             _append_one(target, stream, request, written)
         else:
             _append_all(target, stream, request, written)
@@ -108,8 +119,9 @@ def _request(options: dict[str, Any]) -> AppendRequest:
         raise click.UsageError("Give -k KEY or --key-field NAME, not both.")
     if form == "raw" and options["key_field"] is not None:
         raise click.UsageError("--raw takes its key from -k KEY.")
-    if options["expect_offset"] is not None and len(values) != 1 and (values or form != "raw"):
-        raise click.UsageError("--expect-offset is for one record: give one VALUE, or --raw.")
+    for option in ("expect_offset", "dedupe_id"):
+        if options[option] is not None and len(values) != 1 and (values or form != "raw"):
+            raise click.UsageError(f"--{option.replace('_', '-')} is for one record: give one VALUE, or --raw.")
     return AppendRequest(
         values=tuple(map(os.fsencode, values)),
         file=options["file"],
@@ -122,6 +134,7 @@ def _request(options: dict[str, Any]) -> AppendRequest:
         expect_offset=options["expect_offset"],
         durable=None if options["durable"] is None else parse_durable(options["durable"]),
         ttl=None if options["ttl"] is None else parse_ttl(options["ttl"]),
+        dedupe_id=None if options["dedupe_id"] is None else parse_dedupe_id(options["dedupe_id"]),
     )
 
 
@@ -142,7 +155,8 @@ def _input(invocation: Invocation, request: AppendRequest) -> AbstractContextMan
 
 def _append_one(topic: Topic, stream: IO[bytes], request: AppendRequest, written: WrittenOffsets) -> None:
     settings = settings_of(topic)
-    if request.partition is None and settings is not None and settings["partitions"] > 1:
+    placed = request.expect_offset is None or request.partition is not None
+    if not placed and settings is not None and settings["partitions"] > 1:
         raise click.UsageError(
             f"--expect-offset needs --partition N here: {topic.name!r} has {settings['partitions']} partitions."
         )
@@ -159,6 +173,7 @@ def _append_one(topic: Topic, stream: IO[bytes], request: AppendRequest, written
         ttl=request.ttl,
         partition=request.partition,
         expect_offset=request.expect_offset,
+        dedupe_id=request.dedupe_id,
         durable=request.durable,
     )
     written.add(position.partition, range(position.offset, position.offset + 1))

@@ -62,6 +62,8 @@ class SegmentPlan(NamedTuple):
     # The largest time before it and the smallest after it, if there are records.
     time_before: int | None = None
     time_after: int | None = None
+    # The producer table of its footer, as stored.
+    producers: bytes = b""
 
     @property
     def lost(self) -> list[LostRange]:

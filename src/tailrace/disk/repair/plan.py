@@ -418,6 +418,7 @@ class _Partition:
             made = SegmentPlan(
                 base, base + span, source.path, tuple(writes), tuple(scan.pieces), why, created, self.facts.cached,
                 header.rewrites if header is not None else unknown,
+                producers=b"" if footer is None else footer.producers,
             )  # fmt: skip
             self.segments.append(made)
             self.reset = self.reset or newest

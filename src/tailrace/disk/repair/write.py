@@ -315,6 +315,7 @@ class Mender:
                         low, high = _times_of(segment, number, self.now_us)
                         for note, span in self._notes(segment.base, piece, side):
                             writing.add(prepare_lost(span, note, low, high))
+                writing.index.producers = segment.producers
                 writing.finish(sealed=bool(segment.pieces))
                 self.sync(descriptor, new)  # rule: repaired segment on disk
         finally:
