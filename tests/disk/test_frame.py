@@ -534,3 +534,19 @@ def test_frames_of_a_producer_are_not_joined() -> None:
     identity = frame.Attributes(producer_id=5, schema_version=1).pack()
     frames = [frame.with_identity(frame.prepare_one(b"a", None, b"", TIME), identity)] * 2
     assert frame.join(frames) is frames
+
+
+def test_frames_between_those_with_an_id_are_joined() -> None:
+    """A frame with an id is one of its own, and keeps the version of its schema."""
+    version = frame.identity_of_schema(3)
+    plain = [frame.prepare_one(b"%d" % number, None, b"", TIME) for number in range(5)]
+    checked = [frame.with_identity(each, version) for each in plain]
+    alone = frame.identified_one(checked[0], 77)
+    attributes = frame.Attributes.unpack(alone.attributes)
+    assert attributes == frame.Attributes(77, frame.DEDUPE_EPOCH, 3, 0)
+    assert frame.identified(checked[:2], 77)[1].attributes == attributes._replace(sequence=1).pack()
+    joined = frame.join([plain[0], plain[1], alone, alone, checked[1], checked[2], plain[3], plain[4]])
+    assert [(each.count, frame.schema_version(each)) for each in joined] == [(2, 0), (1, 3), (1, 3), (2, 3), (2, 0)]
+    assert [each for each in joined if each.count == 1] == [alone, alone]
+    untouched = [alone, plain[0], alone]
+    assert frame.join(untouched) is untouched

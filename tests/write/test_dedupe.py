@@ -779,3 +779,21 @@ def test_a_handle_that_only_reads_refuses(log, tmp_path):
     log.topic("orders").append("x", dedupe_id="x")
     with tailrace.open(tmp_path / "shop", "r") as reading, pytest.raises(errors.ReadOnlyError):
         reading.topic("orders").append("x", dedupe_id="x")
+
+
+def test_a_write_with_an_id_is_checked_by_the_schema(log):
+    topic = log.topic("checked", schema={"type": "object", "required": ["id"]})
+    for call in (
+        lambda: topic.append(b"{}", dedupe_id="a"),
+        lambda: topic.extend([b'{"id":1}', b"{}"], dedupe_id="a"),
+    ):
+        with pytest.raises(errors.SchemaError, match="field id"):
+            call()
+    # An id whose write was refused is not used up.
+    first = topic.append(b'{"id":1}', dedupe_id="a")
+    assert topic.append(b'{"id":1}', dedupe_id="a") == first
+    assert topic.extend([b'{"id":2}', b'{"id":3}'], dedupe_id="b") == {0: range(1, 3)}
+    assert topic.read().count() == 3
+    frames = [*log.engine.store.reader(log.engine.partition(log.engine.entry("checked"), 0)).frames(0, 3)]
+    found = [Attributes.unpack(frame.header.attributes) for frame in frames]
+    assert [(each.producer_epoch, each.schema_version, each.sequence) for each in found] == [(65_535, 1, 0)] * 2

@@ -405,8 +405,8 @@ def _join_any(frames: Sequence[Prepared]) -> Sequence[Prepared]:
     identity = frames[0].attributes
     own = identity[:_EXPIRY_AT]
     if _is_numbered(own) or any(frame.attributes[:_EXPIRY_AT] != own for frame in frames):
-        # A frame of a producer or of a write with an id has its own sequence, and stays a frame of its own. Those of one
-        # schema between them are joined.
+        # A frame of a producer, or of a write with an id, has a sequence, and stays a frame of its own. Those between
+        # such frames are joined if they have one schema.
         stretches = groupby(frames, lambda frame: frame.attributes[:_EXPIRY_AT])
         made = [frame for each, some in stretches for frame in (some if _is_numbered(each) else join([*some]))]
         return made if len(made) < len(frames) else frames
