@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from examples.shop import damage, questions
 from examples.shop import forget as forgetting
+from examples.shop import once as writing
 from examples.shop.acknowledged import Acknowledged, Notebook, Written, notes
 from examples.shop.audit import audit, read_everything
 from examples.shop.crew import Kill
@@ -165,6 +166,15 @@ def check_page(text: str, acknowledged: int) -> None:
     assert figures["acknowledged"] == figures["found"] == f"{acknowledged:,}"
     assert (figures["lost"], figures["doubled"], figures["of them torn"]) == ("0", "0", "0")
     assert "tailrace verify" in "".join(pre.text for pre in root.iter("pre"))
+
+
+def test_what_is_sent_again_is_written_once(tmp_path):
+    with tailrace.open(tmp_path / "shop") as log:
+        found = writing.write_once(log)
+        assert not any(found.faults().values()), found.faults()
+        assert (found.sent, found.stored, found.refused, found.imported) == (600, 200, 10, 200)
+        assert "cents" in found.told
+        assert found._replace(doubled=1).faults()["1 payments are doubled"]
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(tmp_path):

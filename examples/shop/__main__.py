@@ -14,11 +14,13 @@ from typing import Any
 from examples.shop import audit as audits
 from examples.shop import damage, questions, sessions
 from examples.shop import forget as forgetting
+from examples.shop import once as writing
 from examples.shop.crew import ROOT, VICTIMS, WRITERS, Crew
 from examples.shop.day import TOPICS
 from examples.shop.follower import followed
 from examples.shop.forget import Forgotten
 from examples.shop.meter import Meter
+from examples.shop.once import Once
 from examples.shop.outcome import Outcome
 from examples.shop.report import page
 from examples.shop.screen import Screen
@@ -77,6 +79,7 @@ class Demo:
         with tailrace.open(self.log_path) as log:
             worked = self.work(log)
             streamed, told = self.finish_stream(log, crew.opened, contents)
+            once = self.write_once(log)
             forgotten = self.forget(log)
         with tailrace.open(self.log_path, "r") as log:
             answers, visits = self.ask(log, told)
@@ -84,7 +87,7 @@ class Demo:
             sales = questions.sales_by_hour(log)
         return Outcome(
             meter.throughput(), kill_seconds, len(crew.kills), audit, read, worked, streamed, answers, visits, sales,
-            report, proof, forgotten,
+            report, proof, once, forgotten,
         )  # fmt: skip
 
     def heading(self, text: str) -> None:
@@ -209,6 +212,18 @@ class Demo:
         )
         self.screen.say(f"  {compared.clicks_found:,} of {compared.clicks:,} clicks are in them, each in one")
 
+    def write_once(self, log: tailrace.Log) -> Once:
+        screen = self.screen
+        self.heading("Once: payments are sent three times, imports run twice, and what does not fit is refused")
+        found = writing.write_once(log)
+        screen.say(
+            f"  payments {found.payments:,}   sent {found.sent:,} times   stored {found.stored:,}   "
+            f"doubled {found.doubled:,}   imports repeated {found.repeated:,}   their lines doubled "
+            f"{found.imported_doubled:,}"
+        )
+        screen.say(f"  refused by the schema {found.refused:,} of {found.wrong:,}: {found.told}")
+        return found
+
     def forget(self, log: tailrace.Log) -> Forgotten:
         screen = self.screen
         self.heading("Forget: carts expire, records are deleted, a customer's data is erased from every file")
@@ -292,7 +307,7 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     told = (
-        "A tea shop's day on Tailrace: write, kill, work, stream, forget, ask, prove. "
+        "A tea shop's day on Tailrace: write, kill, work, stream, write once, forget, ask, prove. "
         "It ends by itself, with a page of pictures."
     )
     parser = argparse.ArgumentParser(prog="./demo", description=told)

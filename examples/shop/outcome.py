@@ -8,6 +8,7 @@ from examples.shop.audit import Audit
 from examples.shop.damage import Proof
 from examples.shop.follower import Followed
 from examples.shop.forget import Forgotten
+from examples.shop.once import Once
 from examples.shop.questions import Answer, Visits
 from examples.shop.stream import Streamed
 from examples.shop.work import Worked
@@ -31,6 +32,7 @@ class Outcome(NamedTuple):
     sales: dict[str, float]
     report: VerifyReport
     proof: Proof
+    once: Once
     forgotten: Forgotten
 
     @property
@@ -59,6 +61,7 @@ class Outcome(NamedTuple):
             "there was nothing to ask about": not first,
             "the answers about sessions differ": any(each.hours != self.visits[0].hours for each in self.visits),
             **(self.streamed.faults() if self.streamed is not None else {}),
+            **self.once.faults(),
             **self.forgotten.faults(),
             "verify found damage in the log": not self.report.ok,
             "verify did not name the flipped byte": proof.damage is None,

@@ -29,6 +29,7 @@ def page(outcome: Outcome, log: Path, copy: Path) -> str:
         ("How long until another process reads it", _reads(outcome)),
         ("Work", _work(outcome)),
         *([("Stream", stream_report.section(outcome.streamed, outcome.visits))] if outcome.streamed else []),
+        ("Once", _once(outcome)),
         ("Forget", _forgotten(outcome)),
         ("Ask", _answers(outcome)),
         ("Prove", _proof(outcome)),
@@ -140,6 +141,14 @@ def _answers(outcome: Outcome) -> str:
     ]
     chart = svg.bar_chart("Sales by hour", outcome.sales, x_label="hour of the day", y_label="euros")
     return chart + "<h3>Revenue by product, in euros</h3>" + svg.table(("product", *tools), rows)
+
+
+def _once(outcome: Outcome) -> str:
+    found = outcome.once
+    lines = [f"{found.payments:,} payments sent {found.sent:,} times: {found.stored:,} stored, {found.doubled} doubled"]
+    lines += [f"{found.repeated:,} imports run a second time; {found.imported_doubled:,} of their lines doubled"]
+    lines += [f"{found.refused:,} payments without an amount refused: {found.told}"]
+    return _block(lines)
 
 
 def _forgotten(outcome: Outcome) -> str:
