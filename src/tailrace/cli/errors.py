@@ -80,11 +80,16 @@ HINTS = {
     "settings-mismatch": "The topic was not changed; see it with: tailrace topic show NAME",
     "record-too-large": (
         "Nothing of this call was written; split the value, or allow larger ones with: "
-        "tailrace topic alter NAME max_record_bytes=SIZE (64MiB at most)"
+        "tailrace topic alter NAME --max-record-bytes SIZE (64MiB at most)"
     ),
     "schema": (
         "Nothing of this call was written; correct the value, or see the schema with: tailrace topic show NAME -o json"
     ),
+    "immutable": (
+        "Nothing was deleted; copy the records to another topic, created with --mutable yes, "
+        "or remove the oldest ones with: tailrace topic trim NAME"
+    ),
+    "record-gone": "Nothing was skipped; the records before and after it can be read with: tailrace read NAME",
     "offset-out-of-range": "Nothing was skipped; see where the topic begins and ends with: tailrace topic show NAME",
     "partition-lost": (
         "What was printed since the last stored cursor will be read again by the new owner; "
