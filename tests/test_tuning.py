@@ -128,6 +128,6 @@ def test_fields_are_set_for_a_while():
         assert before._replace(journal_bytes=65_536) == settings.TUNING
         with tuned(Tuning(background=False), flush_seconds=9.0):
             assert Tuning(background=False, flush_seconds=9.0) == settings.TUNING
-        with pytest.raises(ValueError, match="unexpected field"):
+        with pytest.raises((ValueError, TypeError), match="unexpected field"):
             tune(journal_byte=1)
     assert settings.TUNING is before

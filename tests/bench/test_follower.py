@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from types import SimpleNamespace
+
+import pytest
 
 import tailrace
 from tailrace.bench import follower
@@ -47,7 +50,10 @@ def test_a_table_is_polled_until_rows_come(tmp_path, monkeypatch):
     polled = follower._polled({"path": str(path), "synchronous": "NORMAL"})
     assert [next(polled), next(polled)] == [b"one", b"two"]
     assert (said, slept) == (["ready"], [follower.POLL_SECONDS])
+    connection = polled.gi_frame.f_locals["log"].connection
     polled.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
     log.close()
 
 

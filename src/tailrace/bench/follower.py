@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -29,16 +30,16 @@ def main() -> None:
 
 
 def _polled(received: dict[str, Any]) -> Iterator[bytes]:
-    log = SqliteLog(Path(received["path"]), received["synchronous"])
-    offset = log.last()
-    say("ready")
-    while True:
-        found = log.after(offset)
-        for place, value in found:
-            yield value
-            offset = place
-        if not found:
-            sleep(POLL_SECONDS)
+    with closing(SqliteLog(Path(received["path"]), received["synchronous"])) as log:
+        offset = log.last()
+        say("ready")
+        while True:
+            found = log.after(offset)
+            for place, value in found:
+                yield value
+                offset = place
+            if not found:
+                sleep(POLL_SECONDS)
 
 
 def _followed(received: dict[str, Any]) -> Iterator[bytes]:

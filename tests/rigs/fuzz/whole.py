@@ -22,6 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -69,8 +70,14 @@ def _add_hidden(path: Path) -> None:
         for number in range(20):
             topic.extend([b"%04d" % number + b"h" * 90] * 3, ttl=(None, "1h", 0.001)[number % 3])
             topic.append(b"one", ttl="2h")
+        topic.append(b"once", dedupe_id="a", key=b"k")
+        topic.extend([b"%04d" % number + b"o" * 3_000 for number in range(4)], dedupe_id="b")
+        topic.append(b"once", dedupe_id="c", key=b"k")
         topic.delete([1, 2, 9, 30])
         log.vacuum()
+        # Its footers tell of ids whose records are gone.
+        topic.erase(b"k")
+        topic.append(b"once", dedupe_id="d")
         topic.delete([3, 40])
 
 
@@ -188,6 +195,8 @@ def _actions(log: tailrace.Log, mode: str) -> Iterator[object]:
         if mode == "a" and name == "hidden":
             yield lambda topic=topic: topic.delete([0, 4])
             yield lambda topic=topic: topic.erase("no such key")
+            for dedupe_id in "abcd":
+                yield partial(topic.append, "again", dedupe_id=dedupe_id)
     yield log.stats
     yield log.verify
     yield lambda: log.group(GROUP)
