@@ -61,10 +61,10 @@ class TestClosingBesideProcess:
                 meet()
             return record.value
 
-        def committed(self, calls, enlisted, removals):
+        def committed(self, calls, enlisted, *rest):
             if moment == "commit" and 8 in enlisted[0].moves.values():
                 meet()
-            return commit(self, calls, enlisted, removals)
+            return commit(self, calls, enlisted, *rest)
 
         def closed(self):
             ended()
@@ -161,11 +161,11 @@ class TestClosingBesideTransactions:
         enlisted = []
         commit, leave = LocalTransaction.commit, Membership.leave
 
-        def committed(self, calls, cursors, removals):
+        def committed(self, calls, cursors, *rest):
             enlisted.extend(cursors)
             committing.set()
             assert leaving.wait(LONG)
-            return commit(self, calls, cursors, removals)
+            return commit(self, calls, cursors, *rest)
 
         def left(self, offsets):
             leaving.set()
@@ -196,11 +196,11 @@ class TestClosingBesideTransactions:
         consumer.poll(2)
         commit = LocalTransaction.commit
 
-        def committed(self, calls, cursors, removals):
+        def committed(self, calls, cursors, *rest):
             if fails:
                 in_thread(log.close)()
-                return commit(self, calls, cursors, removals)
-            positions = commit(self, calls, cursors, removals)
+                return commit(self, calls, cursors, *rest)
+            positions = commit(self, calls, cursors, *rest)
             in_thread(log.close)()
             return positions
 
