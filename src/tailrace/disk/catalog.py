@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tailrace.disk.tails import END, word_of
+from tailrace.disk.tails import END, NUMBER_MAX, word_of
 from tailrace.errors import CorruptionError, VersionError
 from tailrace.limits import (
     DEDUPE_WINDOW_SECONDS_DEFAULT,
@@ -272,7 +272,7 @@ def _check(entry: TopicEntry) -> None:
         raise ValueError(slots)
     if trims and ({*map(type, (*trims, *trims.values()))} != _INTEGERS or min(*trims, *trims.values()) < 0):
         raise ValueError(trims)
-    if trims and max(trims) >= len(slots):
+    if trims and (max(trims) >= len(slots) or max(trims.values()) > NUMBER_MAX):
         raise ValueError(trims)
     # Only these settings are checked here, if given: code that uses the others checks them.
     if settings and not (

@@ -120,6 +120,9 @@ def test_an_index_that_does_not_rise_is_no_index(tmp_path, field):
         b'{"op":"create","name":"a","settings":{"segment_age":Infinity},"slots":[1]}',
         b'{"op":"create","name":"a","settings":{"max_record_bytes":{}},"slots":[1]}',
         b'{"op":"snapshot","topics":[{"id":1,"name":"a","settings":{},"slots":[1],"trims":[]}],"next_slot":2}',
+        b'{"op":"snapshot","topics":[{"id":1,"name":"a","settings":{},"slots":[1],"trims":{"0":1e19}}],"next_slot":2}',
+        b'{"op":"snapshot","topics":[{"id":1,"name":"a","slots":[1],"trims":{"0":%d},"settings":{}}],"next_slot":2}'
+        % (1 << 64),
     ],
 )
 def test_a_catalog_record_that_makes_no_sense(record):
